@@ -4,7 +4,7 @@
     ├── MeshError             crosses the wire: a call failed, here or on another process;
     │                         docs/errors.md lists status, retry and remedy of each
     ├── ConfigError, AddressInUse                              settings
-    ├── DataError, TrainingDiverged                            a training job
+    ├── DataError, TrainingDiverged, CodeNotTrusted            a training job
     ├── CollectiveTimeout, PeerLost, … GroupClosed             a process group
     ├── ReductionError, InputsExhausted                        DDP
     ├── ShapeError, DtypeError, … AnomalyError                 tensors and gradients
@@ -84,6 +84,7 @@ from gradmesh.sdk.rpc.current import RefLeak as RefLeak
 from gradmesh.sdk.rpc.current import RpcNotRunning as RpcNotRunning
 from gradmesh.sdk.serving import ReadOnly as ReadOnly
 from gradmesh.trainer.errors import BackendMissing as BackendMissing
+from gradmesh.trainer.errors import CodeNotTrusted as CodeNotTrusted
 from gradmesh.trainer.errors import CollectiveMismatch as CollectiveMismatch
 from gradmesh.trainer.errors import CollectiveTimeout as CollectiveTimeout
 from gradmesh.trainer.errors import DataError as DataError
@@ -114,6 +115,7 @@ __all__ = [
     "CheckpointCorrupt",
     "ClusterExists",
     "ClusterFailed",
+    "CodeNotTrusted",
     "CollectiveMismatch",
     "CollectiveTimeout",
     "ConfigError",

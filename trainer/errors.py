@@ -1,7 +1,7 @@
 """Errors of a training process. They never cross the wire.
 
-All but DataError are RuntimeErrors, as torch's are in the same cases. The first column names their
-other base class.
+All but DataError and CodeNotTrusted are RuntimeErrors, as torch's are in the same cases. The first
+column names their other base class.
 
     TimeoutError     CollectiveTimeout     a collective did not end in time
                      TrainersMissing       the other trainers did not join
@@ -10,6 +10,7 @@ other base class.
     ValueError       CollectiveMismatch    ranks called different collectives
                      DataError             a data set cannot be used as it is
                      TrainingDiverged      the loss is NaN or infinite
+    PermissionError  CodeNotTrusted        a model's folder names code, and was not trusted
     ImportError      BackendMissing        what a backend needs is not installed
     RuntimeError     GroupAborted          abort() was called on this group
                      GroupClosed           close() was called on this group
@@ -67,6 +68,12 @@ class CollectiveMismatch(ValueError, RuntimeError, GradmeshError):
 
 class DataError(ValueError, GradmeshError):
     """Data cannot be used; the message names the file, the line if there is one, and the remedy."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class CodeNotTrusted(PermissionError, GradmeshError):
+    """A model's folder names code to import; read that code, then trust the folder explicitly."""
 
     exit_code: ClassVar[int] = 2
 

@@ -163,7 +163,12 @@ def prune_old(folder: str, keep: int, keep_s: float, partial: bool) -> int:
 @checkpoint.command("export")
 @_folder
 @click.argument("target", type=click.Path(path_type=Path))
-def export(folder: str, target: Path) -> int:
+@click.option(
+    "--vocabulary",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Vocabulary of the job's data.  [default: the checkpoint's]",
+)
+def export(folder: str, target: Path, vocabulary: Path | None) -> int:
     """Write the whole model of the checkpoint in FOLDER to TARGET.
 
     If TARGET ends in .safetensors it is one file: parameters have torch's names, tables are
@@ -176,12 +181,12 @@ def export(folder: str, target: Path) -> int:
             names = export_model(store.fetch(stored), target)
             click.echo(f"{target}: {len(names)} arrays")
         else:
-            _export_for_serving(store.fetch(stored), target)
+            _export_for_serving(store.fetch(stored), target, vocabulary)
             click.echo(f"{target}: the model of step {stored.manifest.step}")
     return 0
 
 
-def _export_for_serving(path: Path, target: Path) -> None:
+def _export_for_serving(path: Path, target: Path, vocabulary: Path | None) -> None:
     # Imported here, so that --help stays quick.
     from gradmesh.launch.local import LocalCluster
     from gradmesh.sdk.mesh.connect import connect
@@ -190,4 +195,4 @@ def _export_for_serving(path: Path, target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise click.UsageError(f"{target} is not empty; choose another folder")
     with LocalCluster(parameter_servers=1) as cluster, connect(cluster.address) as mesh:
-        save_checkpoint(path, target, mesh)
+        save_checkpoint(path, target, mesh, vocabulary)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from gradmesh.cli.display import NoteHandler, progress_screen
 from gradmesh.launch.errors import ClusterFailed
+from gradmesh.launch.job_secrets import secret_files
 from gradmesh.launch.launcher import ClusterRequest
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.training import watch
 from gradmesh.sdk.cluster.status import ClusterStatus
-from gradmesh.sdk.process.config import Sections
+from gradmesh.sdk.process.config import Sections, section_as_dict
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.process.process import Lifecycle, LifecycleConfig
 
@@ -81,7 +82,8 @@ def train_on_kubernetes(
 
     spec = job_spec_of(sections)
     counts = sections[CoordinatorConfig]
-    files = collect(config, spec, sections[RpcConfig].imports)
+    secrets = secret_files(_by_key(sections[SecurityConfig]))
+    files = collect(config, spec, sections[RpcConfig].imports, secrets)
     launcher = KubernetesLauncher(name or cluster_name(config), options)
     request = ClusterRequest(
         parameter_servers=counts.parameter_servers,
@@ -113,6 +115,10 @@ def train_on_kubernetes(
         raise ClusterFailed("the trainers ended without a result; see their logs", 4)
     training.write(output, spec)
     return training.figures, 0
+
+
+def _by_key(security: SecurityConfig) -> dict[str, Any]:
+    return {f"{security.section}.{name}": v for name, v in section_as_dict(security).items()}
 
 
 def _follow(

@@ -8,6 +8,12 @@ from typing import IO
 
 import click
 
+_trust_code = click.option(
+    "--trust-code",
+    is_flag=True,
+    help="Import the module that MODEL names as its model; read that code first.",
+)
+
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path, exists=True, file_okay=False))
@@ -19,12 +25,14 @@ import click
 )
 @click.option("--parameter-servers", type=click.IntRange(1, 64), default=1, help="[default: 1]")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the results here.")
+@_trust_code
 def eval(
     model: Path,
     files: tuple[Path, ...],
     batches: int | None,
     parameter_servers: int,
     file: Path | None,
+    trust_code: bool,
 ) -> int:
     """Measure a trained model on the job's test data, or on other FILES of the same format.
 
@@ -35,7 +43,7 @@ def eval(
     from gradmesh.cli.display import ResultTable
     from gradmesh.launch.scoring import open_scorer
 
-    with open_scorer(model, parameter_servers) as scorer:
+    with open_scorer(model, parameter_servers, trust_code=trust_code) as scorer:
         wanted = scorer.saved.spec.job.eval_batches if batches is None else batches
         figures = scorer.evaluate(files, wanted)
     ResultTable(figures).show()
@@ -54,12 +62,14 @@ def eval(
 )
 @click.option("--labelled", is_flag=True, help="The files hold labels, which are ignored.")
 @click.option("--parameter-servers", type=click.IntRange(1, 64), default=1, help="[default: 1]")
+@_trust_code
 def predict(
     model: Path,
     files: tuple[Path, ...],
     output: Path | None,
     labelled: bool,
     parameter_servers: int,
+    trust_code: bool,
 ) -> int:
     """Write the probability of a click for each sample of FILES, one per line, in their order.
 
@@ -71,7 +81,7 @@ def predict(
 
     from gradmesh.launch.scoring import open_scorer
 
-    with open_scorer(model, parameter_servers) as scorer:
+    with open_scorer(model, parameter_servers, trust_code=trust_code) as scorer:
         parts = scorer.predict(files, labelled=labelled)
         if output is None:
             for part in parts:
@@ -110,7 +120,8 @@ def export(model: Path, folder: Path, kind: str, parameter_servers: int) -> int:
     """Write a trained model into FOLDER as plain files that are readable without gradmesh.
 
     dense.safetensors holds the dense layers by torch's names, feature-N.* the ids and rows of each
-    table that training used, job.json the settings. MODEL is the output of `gradmesh train`.
+    table that training used, job.json the settings. MODEL is the output of `gradmesh train`; no
+    code that it names is imported.
     """
     # Imported here, so that --help stays quick.
     from gradmesh.launch.local import LocalCluster
@@ -131,9 +142,8 @@ def export(model: Path, folder: Path, kind: str, parameter_servers: int) -> int:
         for feature in range(saved.fields.features):
             name = f"feature-{feature}"
             mesh.export_table(mesh.open_table(name), draft / f"{name}.{kind}")
-    for file in sorted(saved.tables.parent.iterdir()):
-        if file.is_file():
-            shutil.copyfile(file, draft / file.name)
+    for file in saved.files:
+        shutil.copyfile(file, draft / file.name)
     if folder.exists():
         folder.rmdir()
     draft.rename(folder)

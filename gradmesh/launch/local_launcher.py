@@ -76,7 +76,8 @@ class LocalLauncher(Launcher):
         if record is None or not self._folder.in_use() or record.get("address") is None:
             raise NoCluster.in_folder(self._folder.path)
         seen = ("name", "role", "state", "restarts", "pid")
-        processes = [ProcessView(**{key: p[key] for key in seen}) for p in record["children"]]
+        children = [child for child in record.get("children", []) if child.keys() >= set(seen)]
+        processes = [ProcessView(**{key: p[key] for key in seen}) for p in children]
         return ClusterView(address=record["address"], processes=processes)
 
     def logs(

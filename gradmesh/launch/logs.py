@@ -1,6 +1,5 @@
 """Log lines of processes: read from files, followed from containers, rendered for terminals."""
 
-import json
 import queue
 import threading
 import time
@@ -8,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, final
 
+from gradmesh.sdk.process.bounded_file import parse_json
 from gradmesh.sdk.process.log import pretty_line
 
 _POLL_S = 0.1
@@ -135,7 +135,7 @@ def readable(line: str, *, colour: bool = False) -> str:
     """Render a JSON log line for a terminal; return any other line unchanged."""
     if line.startswith("{"):
         try:
-            fields = json.loads(line)
+            fields = parse_json(line)
         except ValueError:
             return line
         if isinstance(fields, dict) and "message" in fields:
@@ -149,6 +149,7 @@ def _stamp(line: str) -> str:
     if not line.startswith("{"):
         return ""
     try:
-        return str(json.loads(line).get("ts", ""))
+        fields = parse_json(line)
     except ValueError:
         return ""
+    return str(fields.get("ts", "")) if isinstance(fields, dict) else ""

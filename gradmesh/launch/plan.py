@@ -1,7 +1,6 @@
 """The plan of a local cluster: the children, their command lines and their order."""
 
 import os
-import tomllib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, final
 from gradmesh.launch.child import ChildSpec
 from gradmesh.launch.sections import command, flags, role_sections
 from gradmesh.launch.state import StateFolder
+from gradmesh.sdk.process.bounded_file import read_toml
 from gradmesh.sdk.process.network import join, split
 from gradmesh.services.config import ParameterServerConfig
 
@@ -135,7 +135,7 @@ class ClusterPlan:
         if variable in os.environ:
             return os.environ[variable]
         try:
-            tables = tomllib.loads(self.config.read_text()) if self.config is not None else {}
+            tables = read_toml(self.config) if self.config is not None else {}
         except (OSError, ValueError):
             return None  # the children report its errors
         table = tables.get(section)

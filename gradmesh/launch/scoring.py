@@ -9,6 +9,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from gradmesh.base_error import GradmeshError
+from gradmesh.engine.nn import Module
 from gradmesh.launch.local import LocalCluster
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.trainer.data import Blocks, Source
@@ -18,6 +20,7 @@ from gradmesh.trainer.job.evaluation import evaluate, scores
 from gradmesh.trainer.job.model import make_model
 from gradmesh.trainer.job.saved_model import SavedModel, load_model
 from gradmesh.trainer.models import remote_embedding
+from gradmesh.trainer.models.config import MODEL_NAMES
 from gradmesh.trainer.process_group import LocalProcessGroup
 
 
@@ -103,17 +106,22 @@ def _cut(samples: Any, size: int) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def open_scorer(path: Path, parameter_servers: int = 1) -> Iterator[Scorer]:
+def open_scorer(
+    path: Path, parameter_servers: int = 1, *, trust_code: bool = False
+) -> Iterator[Scorer]:
     """Start a cluster with the tables of a trained model for the duration of the block.
 
     Args:
         path: Output folder of `gradmesh train`, or the model in it.
         parameter_servers: Number of servers; the tables are resharded to them.
+        trust_code: Whether to import the module that the folder names as its model.
 
     Raises:
-        DataError: There is no model.
+        DataError: There is no model, or its files are not of one model.
+        CodeNotTrusted: The folder names code to import, and `trust_code` is False.
     """
     saved = load_model(path)
+    saved.check_code(trust_code)
     with (
         LocalCluster(parameter_servers=parameter_servers) as cluster,
         connect(cluster.address) as mesh,
@@ -121,6 +129,25 @@ def open_scorer(path: Path, parameter_servers: int = 1) -> Iterator[Scorer]:
         mesh.restore(saved.tables)
         names = [f"feature-{feature}" for feature in range(saved.fields.features)]
         embeddings = remote_embedding([mesh.open_table(name) for name in names], saved.fields)
-        model = make_model(saved.spec, saved.fields, embeddings)
+        yield Scorer(saved, _model(saved, embeddings))
+
+
+def _model(saved: SavedModel, embeddings: Module) -> Module:
+    """Return the model with its saved parameters.
+
+    Raises:
+        DataError: Its settings and its parameters are not of one model.
+    """
+    # Code that the user trusts may draw initial values as it likes.
+    elements = sum(array.size for array in saved.dense.values())
+    bound = elements if saved.spec.model.name in MODEL_NAMES else None
+    try:
+        model = make_model(saved.spec, saved.fields, embeddings, bound)
         model.load_state_dict(saved.dense)
-        yield Scorer(saved, model)
+    except (MemoryError, KeyError, ValueError, TypeError, IndexError) as error:
+        if isinstance(error, GradmeshError):
+            raise
+        raise DataError(
+            f"{saved.tables.parent}: settings and parameters are not of one model: {error}"
+        ) from error
+    return model

@@ -20,8 +20,12 @@ from pathlib import Path
 from typing import IO, Any, final
 
 from gradmesh.launch.errors import StateInUse
+from gradmesh.sdk.process.bounded_file import read_bounded, read_json
 
 _ORPHAN_S = 15.0
+_MAX_RECORD_BYTES = 4 << 20
+_MAX_LINE_BYTES = 4096
+_CHILD: dict[str, type] = {"name": str, "role": str, "state": str, "restarts": int}
 
 
 @final
@@ -92,12 +96,12 @@ class StateFolder:
         draft.replace(self._record_file)
 
     def read(self) -> dict[str, Any] | None:
-        """Return cluster.json, or None if it is missing or unreadable."""
+        """Return cluster.json, or None if it is missing, unreadable or not a supervisor's."""
         try:
-            record = json.loads(self._record_file.read_text(encoding="utf-8"))
+            record = read_json(self._record_file, _MAX_RECORD_BYTES)
         except (OSError, ValueError):
             return None
-        return record if isinstance(record, dict) else None
+        return record if isinstance(record, dict) and _is_record(record) else None
 
     def supervisor_pid(self) -> int | None:
         """Return the process id in cluster.json."""
@@ -107,8 +111,8 @@ class StateFolder:
     def address(self) -> str | None:
         """Return the coordinator's address; None before it serves."""
         try:
-            return self.address_file.read_text(encoding="utf-8").strip() or None
-        except OSError:
+            return read_bounded(self.address_file, _MAX_LINE_BYTES).decode().strip() or None
+        except (OSError, ValueError):
             return None
 
     def want_servers(self, count: int) -> None:
@@ -120,7 +124,7 @@ class StateFolder:
     def wanted_servers(self) -> int | None:
         """Return the number of parameter servers last set; None if never."""
         try:
-            return int(self._wanted_file.read_text(encoding="utf-8"))
+            return int(read_bounded(self._wanted_file, _MAX_LINE_BYTES))
         except (OSError, ValueError):
             return None
 
@@ -142,6 +146,21 @@ class StateFolder:
             file.unlink(missing_ok=True)
         for folder in (self.coordinator, self.parameter_servers):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_record(record: dict[str, Any]) -> bool:
+    """Return whether a record has the types that a supervisor writes."""
+    children = record.get("children", [])
+    return (
+        isinstance(record.get("address"), str | None)
+        and isinstance(children, list)
+        and all(
+            isinstance(child, dict)
+            and all(isinstance(child.get(key, kind()), kind) for key, kind in _CHILD.items())
+            and type(child.get("pid")) in (int, type(None))
+            for child in children
+        )
+    )
 
 
 def start_ticks(pid: int) -> int | None:

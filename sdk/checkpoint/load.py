@@ -93,7 +93,7 @@ def blocks_of(chain: Sequence[tuple[Path, Manifest]], table: int) -> Iterator[Bl
 def _files(chain: Sequence[tuple[Path, Manifest]], table: int) -> Iterator[Block]:
     for folder, manifest in chain:
         for file in manifest.tables[table].files:
-            yield map_tensors(folder / file.path)
+            yield map_tensors(file.inside(folder))
 
 
 @final

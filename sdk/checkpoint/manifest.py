@@ -8,22 +8,40 @@ its name when all files are on disk: a checkpoint is complete or invisible.
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Annotated, Any, TypeAlias, TypeVar, final
 
 import msgspec
-from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from gradmesh.protos.coordinator.v1 import table_pb2
-from gradmesh.protos.errors import CheckpointCorrupt
-from gradmesh.sdk.checkpoint.tensors import checksum_of, read_header
+from gradmesh.protos.errors import CheckpointCorrupt, InvalidRequest
+from gradmesh.sdk.checkpoint.table_content import check_arrays_of, read_spec
+from gradmesh.sdk.checkpoint.tensors import checksum_of, map_tensors, read_header
+from gradmesh.sdk.process.bounded_file import check_depth, read_bounded
+from gradmesh.sdk.process.confined import confined
 
 M = TypeVar("M")
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 COMPLETE = "COMPLETE"
+DENSE = "dense.safetensors"
+"""File of a run's parameters, buffers and optimizer state."""
+VOCABULARY = "vocabulary.safetensors"
+"""File of the vocabulary of a run's data, if they have one."""
+
+MAX_MANIFEST_BYTES = 16 << 20
+"""Biggest manifest that is written and read: about 100 000 data files of 64 MiB."""
+MAX_COMPLETE_BYTES = 4096
+MAX_CHAIN = 1024
+"""Most checkpoints that are based on each other."""
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Crc: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+# The last second of the year 9999, the latest that a date can have.
+_Time: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=253402300799)]
+_Id: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_.:-]{1,256}$")]
 
 
 @final
@@ -38,9 +56,20 @@ class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     path: str
-    bytes: int
-    crc32: int
-    rows: int
+    bytes: Count
+    crc32: _Crc
+    rows: Count
+
+    def inside(self, folder: Path) -> Path:
+        """Return its path below the folder of its manifest.
+
+        Raises:
+            CheckpointCorrupt: The path leads out of the folder.
+        """
+        try:
+            return confined(self.path, folder)
+        except ValueError as error:
+            raise corrupt(folder / MANIFEST, str(error)) from None
 
 
 @final
@@ -54,13 +83,13 @@ class TableFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     spec: dict[str, Any]
-    steps: list[int]
+    steps: Annotated[list[Count], msgspec.Meta(min_length=1)]
     files: list[DataFile]
 
     @property
     def table(self) -> table_pb2.TableSpec:
-        """Its specification."""
-        return ParseDict(self.spec, table_pb2.TableSpec())
+        """Its specification; `read_manifest` has checked that there is one."""
+        return read_spec(self.spec)
 
 
 @final
@@ -72,12 +101,29 @@ class BaseCheckpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         path: Relative to the folder of the incremental one.
     """
 
-    id: str
+    id: _Id
     path: str
+
+    def folder(self, checkpoint: Path) -> Path:
+        """Return its folder; all checkpoints of a chain are below one folder.
+
+        Args:
+            checkpoint: The folder of the incremental checkpoint.
+
+        Raises:
+            CheckpointCorrupt: The path leads out of the folder that holds the checkpoint.
+        """
+        up, _, below = self.path.partition("/")
+        try:
+            if up != "..":
+                raise ValueError(f"base {self.path!r} is not beside the checkpoint")
+            return confined(below, checkpoint.parent)
+        except ValueError as error:
+            raise corrupt(checkpoint / MANIFEST, str(error)) from None
 
 
 @final
-class RunManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RunManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The part of a run that is not in its tables.
 
     Attributes:
@@ -85,12 +131,19 @@ class RunManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         batches: Batches that all trainers together have done: the data position.
         settings: The settings of the job.
         dense: Parameters, buffers and optimizer state, by torch's names.
+        vocabulary: The vocabulary of the job's data; None if it has none.
     """
 
-    world_size: int
-    batches: int
+    world_size: Count
+    batches: Count
     settings: dict[str, Any]
     dense: DataFile
+    vocabulary: DataFile | None = None
+
+    @property
+    def files(self) -> list[DataFile]:
+        """Its data files."""
+        return [self.dense] if self.vocabulary is None else [self.dense, self.vocabulary]
 
 
 @final
@@ -111,13 +164,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     format: int
-    id: str
-    created: float
-    generation: int
-    step: int
+    id: _Id
+    created: _Time
+    generation: Count
+    step: Count
     base: BaseCheckpoint | None
-    servers: list[str]
-    bucket_shards: list[int]
+    servers: list[_Id]
+    bucket_shards: list[Count]
     tables: list[TableFiles]
     run: RunManifest | None = None
 
@@ -129,8 +182,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def bytes(self) -> int:
         """Bytes of all data files."""
-        dense = 0 if self.run is None else self.run.dense.bytes
-        return dense + sum(file.bytes for table in self.tables for file in table.files)
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def files(self) -> list[DataFile]:
+        """All data files."""
+        rest = [] if self.run is None else self.run.files
+        return [*(file for table in self.tables for file in table.files), *rest]
 
 
 @final
@@ -140,27 +198,51 @@ class _Format(msgspec.Struct, frozen=True):
     format: int
 
 
-def spec_dict(spec: table_pb2.TableSpec) -> dict[str, Any]:
-    """Return a specification as JSON for a manifest."""
-    found: dict[str, Any] = MessageToDict(spec)
-    return found
-
-
 def seal(folder: Path, manifest: msgspec.Struct) -> None:
-    """Write the manifest, then `COMPLETE`; all data files must be on disk."""
+    """Write the manifest, then `COMPLETE`; all data files must be on disk.
+
+    Raises:
+        InvalidRequest: The manifest is longer than readers accept.
+    """
     text = json.dumps(msgspec.to_builtins(manifest), indent=1).encode()
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise InvalidRequest(
+            f"checkpoint {folder}: its manifest would have {len(text):,} bytes, at most "
+            f"{MAX_MANIFEST_BYTES:,} are read; save some of the tables only"
+        )
     _write(folder / MANIFEST, text)
     _write(folder / COMPLETE, _seal(text))
     sync_folder(folder)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a complete checkpoint.
+    """Return the manifest of a complete checkpoint, whose fields are all valid.
 
     Raises:
         CheckpointCorrupt: It is not complete, or its manifest is damaged.
     """
-    return read_sealed(folder, Manifest, FORMAT)
+    manifest = read_sealed(folder, Manifest, FORMAT)
+    try:
+        names = [read_spec(table.spec).name for table in manifest.tables]
+        check_depth(manifest.run and manifest.run.settings)
+    except ValueError as error:
+        raise corrupt(folder / MANIFEST, str(error)) from None
+    run = manifest.run
+    if run is not None and (
+        run.dense.path != DENSE
+        or (run.vocabulary is not None and run.vocabulary.path != VOCABULARY)
+    ):
+        raise corrupt(folder / MANIFEST, f"the run's files are not {DENSE} and {VOCABULARY}")
+    paths = [file.path for file in manifest.files]
+    if len(set(names)) != len(names) or len(set(paths)) != len(paths):
+        raise corrupt(folder / MANIFEST, "it has a table or a file twice")
+    if max(manifest.bucket_shards, default=-1) >= len(manifest.servers):
+        raise corrupt(folder / MANIFEST, "bucket_shards has a number that no server has")
+    for file in manifest.files:
+        file.inside(folder)
+    if manifest.base is not None:
+        manifest.base.folder(folder)
+    return manifest
 
 
 def read_sealed(folder: Path, kind: type[M], version: int) -> M:
@@ -174,7 +256,8 @@ def read_sealed(folder: Path, kind: type[M], version: int) -> M:
     Raises:
         CheckpointCorrupt: It is not complete, damaged, or of another version.
     """
-    sealed, text = _read(folder / COMPLETE), _read(folder / MANIFEST)
+    sealed = _read(folder / COMPLETE, MAX_COMPLETE_BYTES)
+    text = _read(folder / MANIFEST, MAX_MANIFEST_BYTES)
     if sealed != _seal(text):
         raise corrupt(folder / MANIFEST, f"its checksum is not the one in {COMPLETE}")
     try:
@@ -182,36 +265,39 @@ def read_sealed(folder: Path, kind: type[M], version: int) -> M:
         if found != version:
             raise corrupt(folder / MANIFEST, f"format {found}; this version reads {version}")
         return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise corrupt(folder / MANIFEST, str(error)) from None
 
 
 def verify(folder: Path, manifest: Manifest) -> None:
-    """Check that every data file is as it was written.
+    """Check that every data file is as it was written, and holds what its table can hold.
 
     Raises:
-        CheckpointCorrupt: One is missing or damaged; the message names it.
+        CheckpointCorrupt: One is missing, damaged or of another table; the message names it.
     """
     for table in manifest.tables:
-        try:
-            table.table  # noqa: B018
-        except ParseError as error:
-            raise corrupt(folder / MANIFEST, str(error)) from None
+        spec = table.table
         for file in table.files:
-            verify_file(folder, file)
-    if manifest.run is not None:
-        verify_file(folder, manifest.run.dense)
+            path = verify_file(folder, file)
+            try:
+                rows = check_arrays_of(spec, map_tensors(path))
+            except ValueError as error:
+                raise corrupt(path, str(error)) from None
+            if rows != file.rows:
+                raise corrupt(path, f"it has {rows} rows, the manifest says {file.rows}")
+    for file in [] if manifest.run is None else manifest.run.files:
+        verify_file(folder, file)
 
 
-def verify_file(folder: Path, file: DataFile) -> None:
-    """Check that a data file is as it was written.
+def verify_file(folder: Path, file: DataFile) -> Path:
+    """Check that a data file is as it was written; return its path.
 
     Raises:
-        CheckpointCorrupt: It is missing or damaged.
+        CheckpointCorrupt: It is missing or damaged, or its path leads out of the folder.
     """
-    path = folder / file.path
+    path = file.inside(folder)
     try:
-        size, checksum = checksum_of(path)
+        size, checksum = checksum_of(path, file.bytes)
         if (size, checksum) != (file.bytes, file.crc32):
             raise corrupt(
                 path,
@@ -221,6 +307,7 @@ def verify_file(folder: Path, file: DataFile) -> None:
         read_header(path)
     except (OSError, ValueError) as error:
         raise corrupt(path, str(error)) from None
+    return path
 
 
 def chain_of(folder: Path) -> list[tuple[Path, Manifest]]:
@@ -229,20 +316,44 @@ def chain_of(folder: Path) -> list[tuple[Path, Manifest]]:
     Raises:
         CheckpointCorrupt: One of them is missing, damaged or not the expected one.
     """
-    chain: list[tuple[Path, Manifest]] = []
+    chain = list(manifests_of(folder))[::-1]
+    _check_same_tables([manifest for _, manifest in chain], chain[0][0])
+    for path, manifest in chain:
+        verify(path, manifest)
+    return chain
+
+
+def manifests_of(folder: Path) -> Iterator[tuple[Path, Manifest]]:
+    """Yield a checkpoint, then those it is based on; their data files are not read.
+
+    Raises:
+        CheckpointCorrupt: One of them is missing, damaged or not the expected one, or the chain has
+            no end.
+    """
+    seen: set[str] = set()
     wanted: str | None = None
     while True:
         manifest = read_manifest(folder)
         if wanted not in (None, manifest.id):
             raise corrupt(folder, f"it is checkpoint {manifest.id}, not the base {wanted}")
-        if any(manifest.id == held.id for _, held in chain):
-            raise corrupt(folder, "it is based on itself")
-        verify(folder, manifest)
-        chain.insert(0, (folder, manifest))
+        check_chain(folder, manifest, seen)
+        yield folder, manifest
         if manifest.base is None:
-            _check_same_tables([held for _, held in chain], folder)
-            return chain
-        wanted, folder = manifest.base.id, Path(os.path.normpath(folder / manifest.base.path))
+            return
+        wanted, folder = manifest.base.id, manifest.base.folder(folder)
+
+
+def check_chain(folder: Path, manifest: Manifest, seen: set[str]) -> None:
+    """Add a checkpoint to those of a chain seen so far.
+
+    Raises:
+        CheckpointCorrupt: It is one of them, or there are too many.
+    """
+    if manifest.id in seen:
+        raise corrupt(folder, "it is based on itself")
+    if len(seen) >= MAX_CHAIN:
+        raise corrupt(folder, f"more than {MAX_CHAIN} checkpoints are based on each other")
+    seen.add(manifest.id)
 
 
 def _check_same_tables(chain: Sequence[Manifest], folder: Path) -> None:
@@ -278,9 +389,11 @@ def _write(path: Path, data: bytes) -> None:
     partial.rename(path)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, most: int) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bounded(path, most)
     except OSError as error:
         why = f"{error.strerror or error}; it is not a complete checkpoint"
         raise corrupt(path, why) from None
+    except ValueError as error:
+        raise corrupt(path, str(error)) from None

@@ -16,7 +16,6 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.checkpoint.load import blocks_of
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
-from gradmesh.sdk.checkpoint.save import DENSE
 from gradmesh.sdk.checkpoint.tensors import map_tensors, write_tensors
 from gradmesh.sdk.table.recipe import initializer_of, table_seed
 from gradmesh.sdk.table.spec import wide_dtype
@@ -37,7 +36,7 @@ def export_model(folder: Path, file: Path) -> list[str]:
 
     Raises:
         CheckpointCorrupt: The checkpoint is incomplete or damaged.
-        InvalidRequest: The file exists.
+        InvalidRequest: The file exists, or the tables do not fit into memory.
     """
     if file.exists():
         raise InvalidRequest(f"{file} exists; remove it or choose another name", path=file)
@@ -59,7 +58,7 @@ def model_arrays(chain: Sequence[tuple[Path, Manifest]]) -> dict[str, Array]:
     folder, manifest = chain[-1]
     found: dict[str, Array] = {}
     if manifest.run is not None:
-        dense = map_tensors(folder / DENSE)
+        dense = map_tensors(manifest.run.dense.inside(folder))
         found = {n.removeprefix(MODEL): a for n, a in dense.items() if n.startswith(MODEL)}
     for number, files in enumerate(manifest.tables):
         spec, name = files.table, f"embeddings.{files.table.name}"
@@ -74,8 +73,21 @@ def model_arrays(chain: Sequence[tuple[Path, Manifest]]) -> dict[str, Array]:
 def _all_rows(
     chain: Sequence[tuple[Path, Manifest]], number: int, spec: table_pb2.TableSpec
 ) -> Array:
-    """Return the rows of a dense table; unused ones have their initial values."""
+    """Return the rows of a dense table; unused ones have their initial values.
+
+    Raises:
+        InvalidRequest: They do not fit into memory: a small file may describe a big table.
+    """
     dtype = numpy_dtype(spec.dtype)
+    size = spec.rows * spec.dim * (dtype.itemsize + wide_dtype(dtype).itemsize)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > memory:
+        raise InvalidRequest(
+            f"table {spec.name!r} needs {size:,} bytes with its unused rows, and this machine has "
+            f"{memory:,}; restore the checkpoint, and export its used rows with "
+            "`gradmesh table export`",
+            table=spec.name,
+        )
     wide = np.empty((spec.rows, spec.dim), wide_dtype(dtype))
     initializer_of(spec.initializer).fill(wide, np.arange(spec.rows), table_seed(spec))
     rows: Array = wide.astype(dtype, copy=False)

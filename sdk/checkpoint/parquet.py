@@ -15,6 +15,9 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.checkpoint.row_files import RowReader, RowWriter, bad_file, check_arrays
 
+# Besides pyarrow's own errors; the last is that of types without an equivalent in numpy.
+_DAMAGE = (OSError, ValueError, TypeError, OverflowError, NotImplementedError)
+
 
 def _pyarrow() -> tuple[Any, Any]:
     try:
@@ -82,12 +85,13 @@ class ParquetReader(RowReader):
                 schema, self.count = file.schema_arrow, file.metadata.num_rows
             id_, row = schema.field("id").type, schema.field("row").type
             self.dtype = np.dtype(row.value_type.to_pandas_dtype())
+            self._id_type = np.dtype(id_.to_pandas_dtype())
             self.dim = row.list_size if self._arrow.types.is_fixed_size_list(row) else self._first()
-        except (ValueError, KeyError, AttributeError, self._arrow.ArrowException) as error:
+        except (*_DAMAGE, KeyError, AttributeError, self._arrow.ArrowException) as error:
             raise bad_file(path, error) from None
         check_arrays(
             path,
-            (np.dtype(id_.to_pandas_dtype()), (self.count,)),
+            (self._id_type, (self.count,)),
             (self.dtype, (self.count, self.dim)),
         )
 
@@ -108,5 +112,5 @@ class ParquetReader(RowReader):
                         raise ValueError(f"a row is missing or has not {self.dim} elements")
                     values = flat.to_numpy(zero_copy_only=False)
                     yield ids.to_numpy(), values.reshape(len(ids), self.dim)
-        except (ValueError, self._arrow.ArrowException) as error:
+        except (*_DAMAGE, self._arrow.ArrowException) as error:
             raise bad_file(self._path, error) from None

@@ -15,24 +15,30 @@ from urllib.parse import quote
 import numpy as np
 
 from gradmesh.protos.coordinator.v1 import table_pb2
-from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.errors import CheckpointCorrupt, InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.checkpoint.manifest import (
+    COMPLETE,
+    DENSE,
     FORMAT,
+    MANIFEST,
+    MAX_CHAIN,
+    VOCABULARY,
     BaseCheckpoint,
     DataFile,
     Manifest,
     RunManifest,
     TableFiles,
-    read_manifest,
+    manifests_of,
     seal,
-    spec_dict,
     sync_folder,
 )
 from gradmesh.sdk.checkpoint.snapshot import Block, Progress, ProgressCounter, Snapshot
-from gradmesh.sdk.checkpoint.tensors import write_tensors
+from gradmesh.sdk.checkpoint.table_content import spec_dict
+from gradmesh.sdk.checkpoint.tensors import checksum_of, write_tensors
 from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.process import fault
+from gradmesh.sdk.process.confined import is_device_name
 from gradmesh.sdk.transport.deadline import Deadline
 
 # Longest time that Ctrl-C waits for threads.
@@ -43,8 +49,7 @@ _FILE_BYTES = 64 << 20
 
 T = TypeVar("T")
 
-DENSE = "dense.safetensors"
-"""File of a run's parameters, buffers and optimizer state."""
+_RESERVED = (MANIFEST, COMPLETE, DENSE, VOCABULARY)
 
 
 @final
@@ -57,17 +62,21 @@ class RunArrays:
         batches: Batches that all trainers together have done.
         settings: The settings of the job.
         dense: Parameters, buffers and optimizer state.
+        vocabulary: The file of the job's vocabulary, if it has one; copied, so that a
+            reader of the checkpoint needs no path of this machine.
     """
 
     world_size: int
     batches: int
     settings: dict[str, Any]
     dense: Mapping[str, Array]
+    vocabulary: Path | None = None
 
     def write(self, folder: Path) -> RunManifest:
         """Write the arrays into a folder."""
         file = write_file(folder, DENSE, self.dense)
-        return RunManifest(self.world_size, self.batches, self.settings, file)
+        words = None if self.vocabulary is None else _copy_file(self.vocabulary, folder, VOCABULARY)
+        return RunManifest(self.world_size, self.batches, self.settings, file, words)
 
 
 def save(
@@ -99,6 +108,7 @@ def save(
     path = path.absolute()
     check_target(path, specs)
     former = None if base is None else read_base(base, specs)
+    _base(former, base, path)  # refused before anything is frozen
     with Snapshot.take(
         servers,
         [spec.name for spec in specs],
@@ -117,7 +127,13 @@ def read_base(base: Path, specs: Sequence[table_pb2.TableSpec]) -> Manifest:
         InvalidRequest: It has other tables.
         CheckpointCorrupt: It is not a complete checkpoint.
     """
-    former = read_manifest(base.absolute())
+    chain = [manifest for _, manifest in manifests_of(base.absolute())]
+    former = chain[0]
+    if len(chain) >= MAX_CHAIN:
+        raise InvalidRequest(
+            f"checkpoint {base} ends a chain of {len(chain)}, the longest that can be restored; "
+            "make a full checkpoint"
+        )
     if [table.table for table in former.tables] != list(specs):
         raise InvalidRequest(
             f"checkpoint {base} has other tables than this one; make a full checkpoint"
@@ -188,7 +204,30 @@ def write_file(folder: Path, path: str, arrays: Mapping[str, Array]) -> DataFile
 def _base(former: Manifest | None, base: Path | None, path: Path) -> BaseCheckpoint | None:
     if former is None or base is None:
         return None
-    return BaseCheckpoint(former.id, os.path.relpath(base.absolute(), path))
+    found = BaseCheckpoint(former.id, os.path.relpath(base.absolute(), path))
+    try:
+        found.folder(path)
+    except CheckpointCorrupt:
+        raise InvalidRequest(
+            f"checkpoint {path} cannot be based on {base}: a chain is in one folder; write it "
+            f"below {base.absolute().parent}",
+            path=path,
+        ) from None
+    return found
+
+
+def _folder_name(table: str) -> str:
+    """Return the name of a table's folder, which is no name of other files or of a device."""
+    name = quote(table, safe="")
+    return f"={name}" if name in _RESERVED or is_device_name(name) else name
+
+
+def _copy_file(source: Path, folder: Path, path: str) -> DataFile:
+    """Copy a file into a folder and make it durable."""
+    shutil.copyfile(source, folder / path)
+    with (folder / path).open("rb") as file:
+        os.fsync(file.fileno())
+    return DataFile(path, *checksum_of(folder / path, source.stat().st_size), 0)
 
 
 def check_target(path: Path, specs: Sequence[table_pb2.TableSpec]) -> None:
@@ -207,14 +246,14 @@ def _write_tables(
     snapshot: Snapshot, names: Sequence[str], folder: Path, counter: ProgressCounter
 ) -> dict[str, list[DataFile]]:
     for name in names:
-        (folder / quote(name, safe="")).mkdir(parents=True)
+        (folder / _folder_name(name)).mkdir(parents=True)
 
     def copy_shard(shard: int) -> dict[str, list[DataFile]]:
         return {name: list(_files(snapshot, shard, name, folder, counter)) for name in names}
 
     shards = _for_each(len(snapshot.shards.names), copy_shard, counter)
     for name in names:
-        sync_folder(folder / quote(name, safe=""))
+        sync_folder(folder / _folder_name(name))
     return {name: [file for found in shards for file in found[name]] for name in names}
 
 
@@ -223,7 +262,7 @@ def _files(
 ) -> Iterator[DataFile]:
     numbers = itertools.count()
     for blocks in _batches(snapshot.pages(shard, table, counter.deadline)):
-        path = f"{quote(table, safe='')}/{shard:04}-{next(numbers):06}.safetensors"
+        path = f"{_folder_name(table)}/{shard:04}-{next(numbers):06}.safetensors"
         arrays = _joined(blocks)
         file = write_file(folder, path, arrays)
         yield file

@@ -15,9 +15,23 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, final
 
 from gradmesh.protos.errors import CheckpointCorrupt, InvalidRequest
-from gradmesh.sdk.checkpoint.manifest import COMPLETE, MANIFEST, Manifest, read_manifest
+from gradmesh.sdk.checkpoint.manifest import (
+    COMPLETE,
+    MANIFEST,
+    MAX_COMPLETE_BYTES,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    check_chain,
+    read_manifest,
+)
+from gradmesh.sdk.process.confined import confined
 
+_CHUNK_BYTES = 4 << 20
 _PARTIAL = re.compile(r"^\..+\.[0-9a-f]{8}\.partial$")
+
+
+# The files that make a checkpoint complete, and the most that is read of them.
+_SEALED = {COMPLETE: MAX_COMPLETE_BYTES, MANIFEST: MAX_MANIFEST_BYTES}
 
 
 @final
@@ -146,6 +160,9 @@ class LocalStore(CheckpointStore):
         """Remove old ones."""
         gone = [stored.path for stored in _superfluous(self.checkpoints(), keep, keep_s)]
         for path in gone:
+            if path.is_symlink():
+                path.unlink()  # what it refers to is not in this store
+                continue
             (path / COMPLETE).unlink()
             shutil.rmtree(path)
         return [path.name for path in gone]
@@ -213,44 +230,76 @@ class RemoteStore(CheckpointStore):
         names = [PurePosixPath(p).name for p in self._files.ls(self._root, detail=False)]
         return _by_age(self.find(name) for name in names if self._is_complete(name))
 
+    def _place(self, path: str) -> str:
+        """Return the path of something in this store in fsspec's file system.
+
+        Raises:
+            CheckpointCorrupt: The path leads out of the store.
+        """
+        try:
+            return confined(path, self._root)
+        except ValueError as error:
+            raise CheckpointCorrupt(f"checkpoint: {self._url}: {error}", path=self._url) from None
+
     def find(self, name: str) -> StoredCheckpoint:
         """Return one checkpoint."""
+        self._place(name)
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
             # Errors show the name of the folder.
             held = Path(folder) / name
             held.mkdir()
-            for file in (COMPLETE, MANIFEST):
-                self._get(f"{name}/{file}", held / file)
+            for file, most in _SEALED.items():
+                self._get(f"{name}/{file}", held / file, most)
             return StoredCheckpoint(self._scratch / name, read_manifest(held))
 
-    def _get(self, path: str, target: Path) -> None:
+    def _get(self, path: str, target: Path, most: int) -> None:
+        """Copy a file to this machine; no more of it than its expected size."""
+        source = self._place(path)
         try:
-            self._files.get_file(f"{self._root}/{path}", str(target))
-        except OSError as error:
+            size = self._files.size(source)
+            if size is not None and size > most:
+                raise ValueError(f"it has {size:,} bytes, at most {most:,} are expected")
+            if size is not None:
+                self._files.get_file(source, str(target))
+            else:
+                self._stream(source, target, most)
+        except (OSError, ValueError) as error:
             raise CheckpointCorrupt(
                 f"checkpoint: {self._url}/{path}: {error}; it is not a complete checkpoint",
                 path=f"{self._url}/{path}",
             ) from None
 
+    def _stream(self, source: str, target: Path, most: int) -> None:
+        """Copy a file whose size the file system does not report."""
+        with self._files.open(source, "rb") as remote, target.open("wb") as local:
+            while part := remote.read(_CHUNK_BYTES):
+                if local.tell() + len(part) > most:
+                    raise ValueError(f"it has more than the expected {most:,} bytes")
+                local.write(part)
+
     def fetch(self, stored: StoredCheckpoint) -> Path:
         """Copy a checkpoint to this machine, and those it is based on."""
-        name, manifest = stored.path.name, stored.manifest
+        path, manifest = stored.path, stored.manifest
+        seen: set[str] = set()
         while True:
-            self._copy(name, manifest)
+            check_chain(path, manifest, seen)
+            self._copy(path.name, manifest)
             if manifest.base is None:
                 return stored.path
-            name = PurePosixPath(manifest.base.path).name
-            manifest = self.find(name).manifest
+            path = self._scratch / PurePosixPath(manifest.base.path).name
+            manifest = self.find(path.name).manifest
 
     def _copy(self, name: str, manifest: Manifest) -> None:
         target = self._scratch / name
         if (target / COMPLETE).exists():
             return
-        files = [file.path for table in manifest.tables for file in table.files]
-        files += [] if manifest.run is None else [manifest.run.dense.path]
-        for file in [*files, MANIFEST, COMPLETE]:
-            (target / file).parent.mkdir(parents=True, exist_ok=True)
-            self._get(f"{name}/{file}", target / file)
+        for file in manifest.files:
+            path = file.inside(target)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._get(f"{name}/{file.path}", path, file.bytes)
+        target.mkdir(exist_ok=True)
+        for sealed in (MANIFEST, COMPLETE):
+            self._get(f"{name}/{sealed}", target / sealed, _SEALED[sealed])
 
     def prune(self, keep: int, keep_s: float = 0.0) -> list[str]:
         """Remove old ones, the `COMPLETE` of each first."""

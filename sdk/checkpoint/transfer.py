@@ -219,9 +219,11 @@ def reader_for(path: Path) -> RowReader:
     """Return a reader.
 
     Raises:
+        FileNotFoundError: There is no such file.
         InvalidRequest: The file is not in the format of its extension, or a package is missing.
     """
     check_ending(path)
+    path.stat()  # a missing file is no damaged one
     if path.suffix == ".parquet":
         return ParquetReader(path)
     if path.suffix == ".npz":

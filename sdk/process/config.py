@@ -8,13 +8,14 @@ import dataclasses
 import difflib
 import json
 import math
+import os
 import re
-import tomllib
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, final, get_args, get_origin
 
+from gradmesh.sdk.process.bounded_file import read_toml
 from gradmesh.sdk.process.setting import (
     ConfigError,
     Problem,
@@ -24,6 +25,8 @@ from gradmesh.sdk.process.setting import (
     settings,
 )
 
+# Settings become int64 fields of messages and shapes of arrays.
+_MOST = 1 << 63
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -108,7 +111,7 @@ def _number(raw: object) -> float:
     if isinstance(raw, str | int | float) and not isinstance(raw, bool):
         try:
             value = float(raw)
-        except ValueError:
+        except (ValueError, OverflowError):
             value = math.nan
         if math.isfinite(value):
             return value
@@ -116,18 +119,30 @@ def _number(raw: object) -> float:
 
 
 def _text(raw: object) -> str:
-    if isinstance(raw, str):
-        return raw
-    raise ValueError(f"expected text, got {raw!r}")
+    if not isinstance(raw, str):
+        raise ValueError(f"expected text, got {raw!r}")
+    try:
+        encoded = os.fsencode(raw)
+    except UnicodeEncodeError:
+        encoded = b"\0"
+    if b"\0" in encoded:
+        # JSON can hold them; no name of a file can.
+        raise ValueError(f"expected text without NUL and lone surrogates, got {raw!r}")
+    return raw
 
 
 def _path(raw: object) -> Path:
-    if isinstance(raw, Path):
-        return raw
-    text = _text(raw)
+    text = str(raw) if isinstance(raw, Path) else _text(raw)
     if not text:
         raise ValueError("expected a path, got an empty text")
-    return Path(text).expanduser()
+    return _expanded(text)
+
+
+def _expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"expected a path, got {text!r}: {error}") from None
 
 
 _SCALARS: dict[Any, Any] = {
@@ -142,6 +157,8 @@ _SCALARS: dict[Any, Any] = {
 def _in_range(value: object, rule: SettingRule) -> None:
     if not isinstance(value, int | float):
         return
+    if isinstance(value, int) and abs(value) >= _MOST:
+        raise ValueError("expected a number of 64 bits")
     if rule.minimum is not None and value < rule.minimum:
         raise ValueError(f"expected at least {rule.minimum:g}, got {value:g}")
     if rule.maximum is not None and value > rule.maximum:
@@ -259,12 +276,12 @@ class _Reader:
 
     def _tables(self, file: Path) -> dict[str, Any]:
         try:
-            return tomllib.loads(file.read_text(encoding="utf-8"))
+            return read_toml(file)
         except OSError as error:
             text = f"cannot be read: {error.strerror}; give another file with --config"
         except UnicodeDecodeError:
             text = "is not UTF-8 text; give a TOML file with --config"
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:
             text = f"is not valid TOML: {error}"
         self._problems.append(Problem(f"file {file}", text))
         return {}
@@ -278,10 +295,9 @@ class _Reader:
                 self._problems.append(Problem(f"{name}.{key}", text, source))
             elif isinstance(raw, str) and _is_path(declared) and raw not in ("", "none"):
                 # A path in a file is relative to the file, not to the working directory.
-                self._raw[declared.key] = (folder / Path(raw).expanduser(), source)
+                self._raw[declared.key] = (_relative_to(folder, raw), source)
             elif isinstance(raw, list) and declared.annotation == tuple[Path, ...]:
-                paths = [folder / Path(p).expanduser() if isinstance(p, str) else p for p in raw]
-                self._raw[declared.key] = (paths, source)
+                self._raw[declared.key] = ([_relative_to(folder, p) for p in raw], source)
             else:
                 self._raw[declared.key] = (raw, source)
 
@@ -302,8 +318,14 @@ class _Reader:
 
     def read_flags(self, flags: Mapping[str, object]) -> None:
         for key, raw in flags.items():
-            if raw is not None:
-                self._raw[key] = (raw, f"flag {self._settings[key].flag}")
+            if raw is None:
+                continue
+            declared = self._settings.get(key)
+            if declared is None:
+                hint = did_you_mean(key, self._settings)
+                self._problems.append(Problem(key, f"unknown setting{hint}"))
+            else:
+                self._raw[key] = (raw, f"flag {declared.flag}")
 
     def finish(self) -> Sections:
         values = [section(**self._fields(section)) for section in self._sections]
@@ -329,6 +351,14 @@ class _Reader:
                 except ValueError as error:
                     self._problems.append(Problem(declared.key, str(error), source))
         return fields
+
+
+def _relative_to(folder: Path, raw: object) -> object:
+    """Return a path relative to a folder; what is not a path is left for the conversion."""
+    try:
+        return folder / _path(raw)
+    except ValueError:
+        return raw
 
 
 def _is_path(declared: Setting) -> bool:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, final
+from typing import Final, Literal, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from gradmesh.engine.kernels.hashing import IdMap
+from gradmesh.sdk.checkpoint.tensors import map_tensors, read_metadata
 from gradmesh.trainer.data.samples import Batch, Columns, Fields
 from gradmesh.trainer.data.text_kernel import MISSING
 from gradmesh.trainer.errors import DataError
@@ -68,11 +68,15 @@ class Vocabulary:
             DataError: The file is missing, or is not a vocabulary.
         """
         try:
-            with safe_open(file, "numpy") as opened:
-                count = len(opened.keys())
-                tokens: list[Any] = [opened.get_tensor(f"feature-{i}") for i in range(count)]
-                return cls(tokens, int((opened.metadata() or {})["threshold"]))
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            arrays, threshold = map_tensors(file), int(read_metadata(file)["threshold"])
+            tokens = [np.array(arrays[f"feature-{i}"]) for i in range(len(arrays))]
+            if any(some.dtype != np.int64 or some.ndim != 1 for some in tokens):
+                raise ValueError("a feature's values are not a list of int64")
+            found = cls(tokens, threshold)
+            if any(len(m) != some.size for m, some in zip(found._maps, tokens, strict=True)):
+                raise ValueError("a feature has a value twice")
+            return found
+        except (OSError, KeyError, ValueError) as error:
             raise DataError(
                 f"{file} is not a vocabulary: {error}; delete it, `gradmesh train` makes it again"
             ) from error

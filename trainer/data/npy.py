@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from gradmesh.sdk.checkpoint.npy import map_npy
 from gradmesh.trainer.data.blocks import BlockOrder, FileBlocks
 from gradmesh.trainer.data.encoder import Encoder
 from gradmesh.trainer.data.samples import BadLine, Columns, without_bad
@@ -38,9 +39,13 @@ class ArrayFolder:
             if name == "dense" and not file.exists():
                 continue
             try:
-                arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+                arrays[name] = map_npy(file)
             except (OSError, ValueError) as error:
                 raise DataError(f"{file}: {error}; expected arrays {', '.join(_NAMES)}") from error
+            if name == "ids" and arrays[name].dtype.kind not in "iu":
+                raise DataError(f"{file}: ids are {arrays[name].dtype}, expected whole numbers")
+        if arrays["ids"].ndim != 2:
+            raise DataError(f"{path}: ids are {arrays['ids'].shape}, expected [samples, features]")
         if not labelled:
             arrays["labels"] = np.zeros(len(arrays["ids"]), np.float32)
         samples = arrays["labels"].size

@@ -19,6 +19,9 @@ from gradmesh.trainer.data.text_kernel import MISSING
 from gradmesh.trainer.data.text_layout import hash_texts
 from gradmesh.trainer.errors import DataError
 
+# Values of a row group: compressed, a few bytes may stand for billions.
+_MAX_VALUES = 1 << 30
+
 
 class RowGroup(NamedTuple):
     """The samples of a row group that belong to a share of the file."""
@@ -67,7 +70,8 @@ class ParquetFile:
             raise DataError("Parquet needs pyarrow: pip install 'gradmesh[data]'") from None
         try:
             self._file: Any = parquet.ParquetFile(path)
-        except (OSError, arrow.ArrowException) as error:
+            self._damage = (OSError, ValueError, TypeError, KeyError, arrow.ArrowException)
+        except (OSError, ValueError, arrow.ArrowException) as error:
             raise DataError(f"{path} is not a Parquet file: {error}") from error
         held = set(self._file.schema_arrow.names)
         wanted = [*([label] if label else []), *dense, *categorical]
@@ -82,6 +86,11 @@ class ParquetFile:
         before = 0
         for number in range(facts.num_row_groups):
             rows = int(facts.row_group(number).num_rows)
+            if not 0 <= rows * len(wanted) <= _MAX_VALUES:
+                raise DataError(
+                    f"{path}, row group {number}: {rows:,} rows of {len(wanted)} columns; a group "
+                    f"is in memory as a whole, and may have {_MAX_VALUES:,} values"
+                )
             span = max(first - before, 0), min(last - before, rows)
             if span[0] < span[1]:
                 self.groups.append(RowGroup(number, *span, before))
@@ -103,19 +112,19 @@ class ParquetFile:
 
     def _read(self, group: int) -> Columns:
         wanted = [*([self._label] if self._label else []), *self._dense, *self._categorical]
-        table = self._file.read_row_group(group, columns=wanted)
-        count = table.num_rows
-        labels = np.zeros(count, np.float32)
-        dense = np.empty((count, len(self._dense)), np.float32)
-        tokens = np.empty((count, len(self._categorical)), np.int64)
         try:
+            table = self._file.read_row_group(group, columns=wanted)
+            count = table.num_rows
+            labels = np.zeros(count, np.float32)
+            dense = np.empty((count, len(self._dense)), np.float32)
+            tokens = np.empty((count, len(self._categorical)), np.int64)
             if self._label:
                 labels = table[self._label].to_numpy().astype(np.float32)
             for place, name in enumerate(self._dense):
                 dense[:, place] = table[name].to_numpy()
             for place, name in enumerate(self._categorical):
                 tokens[:, place] = _tokens(table[name])
-        except (ValueError, TypeError) as error:
+        except self._damage as error:
             raise DataError(f"{self.path}, row group {group}: {error}") from error
         return Columns(labels, dense, tokens)
 

@@ -260,8 +260,16 @@ def _expand(patterns: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for pattern in patterns:
         text = str(pattern)
-        matches = sorted(glob.glob(text)) if glob.has_magic(text) else [text]
-        if not matches or not Path(matches[0]).exists():
+        try:
+            matches = sorted(glob.glob(text)) if glob.has_magic(text) else [text]
+            there = bool(matches) and Path(matches[0]).exists()
+        except (OSError, ValueError) as error:
+            raise DataError(f"{pattern} cannot be looked up: {error}") from error
+        if not there:
             raise DataError(f"no file matches {pattern}; check the data settings")
         found += [Path(match) for match in matches]
+    for path in found:
+        # A pipe or a device could be opened for ever, or never end.
+        if not (path.is_file() or path.is_dir()):
+            raise DataError(f"{path} is not a file; check the data settings")
     return found

@@ -6,6 +6,7 @@ each. A gzip file has no such offsets; its blocks come in order.
 """
 
 import gzip
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -15,6 +16,8 @@ from gradmesh.trainer.data.encoder import Encoder
 from gradmesh.trainer.data.samples import BadLine, Columns
 from gradmesh.trainer.data.text_layout import TextLayout
 from gradmesh.trainer.errors import DataError
+
+_MAX_LINE_BYTES = 4 << 20
 
 
 class Lines(NamedTuple):
@@ -86,7 +89,7 @@ class TextFile:
             return None
         try:
             return self._read_packed(block) if self.is_compressed else self._read_plain(block)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, ValueError, zlib.error) as error:
             raise DataError(f"{self.path}: {error}; is it complete?") from error
 
     def line_at(self, offset: int) -> int:
@@ -110,14 +113,14 @@ class TextFile:
             if begin:
                 # One byte earlier, so that a line that begins right here is found to do so.
                 file.seek(begin - 1)
-                begin += len(file.readline()) - 1
+                begin += len(_line_of(file)) - 1
             elif self._header:
-                begin = len(file.readline())
+                begin = len(_line_of(file))
             if begin >= end:
                 return Lines(b"", None, begin)
             text = file.read(end - begin)
             if not text.endswith(b"\n"):
-                text += file.readline()
+                text += _line_of(file)
         return Lines(text, 1 + int(self._header) if not begin else None, begin)
 
     def _read_packed(self, block: int) -> Lines | None:
@@ -126,13 +129,13 @@ class TextFile:
             self._open = gzip.open(self.path, "rb")  # noqa: SIM115 - closed by close()
             self._next = (0, 1, 0)
             if self._header:
-                first = self._open.readline()
+                first = _line_of(self._open)
                 self._next = (0, 2, len(first))
         while True:
             number, line, offset = self._next
             text = self._open.read(self._block_bytes)
             if text and not text.endswith(b"\n"):
-                text += self._open.readline()
+                text += _line_of(self._open)
             if not text:
                 self._known_blocks = number
                 return None
@@ -220,6 +223,18 @@ class TextBlocks(FileBlocks):
             assert file.blocks is not None
             left -= file.blocks
         return None
+
+
+def _line_of(file: Any) -> bytes:
+    """Return the rest of a line.
+
+    Raises:
+        ValueError: It is longer than any sample: a small compressed file may hold a huge line.
+    """
+    found: bytes = file.readline(_MAX_LINE_BYTES + 1)
+    if len(found) > _MAX_LINE_BYTES:
+        raise ValueError(f"a line has more than {_MAX_LINE_BYTES:,} bytes")
+    return found
 
 
 def _line(file: TextFile, lines: Lines, place: int) -> int:

@@ -15,7 +15,7 @@ from gradmesh.protos.coordinator.v1 import status_pb2, table_pb2
 from gradmesh.protos.errors import BaseLost, CheckpointCorrupt, MeshError
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
-from gradmesh.sdk.checkpoint.save import DENSE, RunArrays, write
+from gradmesh.sdk.checkpoint.save import RunArrays, write
 from gradmesh.sdk.checkpoint.snapshot import ProgressCounter, Snapshot
 from gradmesh.sdk.checkpoint.store import (
     CheckpointStore,
@@ -50,6 +50,7 @@ class Checkpoints:
         mesh: The mesh.
         config: The job; without a checkpoint_path nothing is written.
         settings: The job's settings and features as the manifest holds them.
+        vocabulary: The file of the data's vocabulary, which every checkpoint gets a copy of.
         clock: Seconds that only grow.
     """
 
@@ -58,12 +59,14 @@ class Checkpoints:
         mesh: Mesh,
         config: JobConfig,
         settings: dict[str, Any],
+        vocabulary: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mesh = mesh
         self._connection = connection = mesh.connection
         self._config = config
         self._settings = settings
+        self._vocabulary = vocabulary
         self._clock = clock
         self._last_at = clock()
         self._pause_until = clock()
@@ -208,7 +211,7 @@ class Checkpoints:
         """Write a checkpoint in a thread."""
         request = self._answered = self._connection.checkpoint_request
         self._begun_at = self._clock()
-        run = RunArrays(world_size, held.batches, self._settings, held.arrays)
+        run = RunArrays(world_size, held.batches, self._settings, held.arrays, self._vocabulary)
         self._thread = threading.Thread(
             target=self._write,
             args=(snapshot, kept, run, request, held.steps if is_last else None),
@@ -349,13 +352,12 @@ class Checkpoints:
             raise CheckpointCorrupt(
                 f"checkpoint {path} holds tables only; a run cannot resume from it", path=path
             )
-        arrays = {n: a.copy() for n, a in map_tensors(path / DENSE).items()}
+        dense = manifest.run.dense.inside(path)
+        arrays = {n: a.copy() for n, a in map_tensors(dense).items()}
         try:
             check(arrays)
         except ValueError as error:
-            raise CheckpointCorrupt(
-                f"checkpoint {path / DENSE}: {error}", path=path / DENSE
-            ) from error
+            raise CheckpointCorrupt(f"checkpoint {dense}: {error}", path=dense) from error
         self._mesh.restore(path, timeout_s=self._config.checkpoint_timeout_s)
         self._stored = manifest.step
         _log.info("restored", extra={"path": str(path), "step": manifest.step})

@@ -59,8 +59,12 @@ def check_dense(model: Module, arrays: Mapping[str, Array]) -> None:
     """Raise if arrays are not of this model.
 
     Raises:
-        ValueError: Names or shapes differ.
+        ValueError: Names or shapes differ, or a count of steps is not one whole number.
     """
+    for name, array in arrays.items():
+        is_count = name.startswith(_OPTIMIZER) and name.endswith("." + _STEP)
+        if is_count and (array.shape != (1,) or array.dtype.kind != "i"):
+            raise ValueError(f"{name} is {array.dtype} {array.shape}, expected int64 (1,)")
     own = {_MODEL + name: tensor.data.shape for name, tensor in model.state_dict().items()}
     given = {name: array.shape for name, array in arrays.items() if name.startswith(_MODEL)}
     wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))

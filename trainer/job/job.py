@@ -88,7 +88,8 @@ class Job:
         # The dense part that the last generation left.
         self._held: DenseState | None = None
         about = described(spec, self._source.fields)
-        self._checkpoints = Checkpoints(mesh, spec.job, about)
+        vocabulary = spec.data.vocabulary if spec.data.ids == "vocabulary" else None
+        self._checkpoints = Checkpoints(mesh, spec.job, about, vocabulary)
 
     def run(self) -> dict[str, float] | None:
         """Train; return the metrics of the result, or None when stopped before the end.

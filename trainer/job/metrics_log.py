@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, final
 
+from gradmesh.sdk.process.bounded_file import parse_json, read_bounded
+from gradmesh.trainer.errors import DataError
+
 
 @final
 class Throughput:
@@ -131,6 +134,7 @@ def _bytes(field: int, content: bytes) -> bytes:
 
 
 METRICS_FILE = "metrics.jsonl"
+_MAX_LOG_BYTES = 1 << 30
 
 
 @final
@@ -153,7 +157,7 @@ class MetricsLog:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / METRICS_FILE
         if step and path.exists():
-            self.lines = [line for line in read_metrics_log(folder) if line["step"] <= step]
+            self.lines = [line for line in read_metrics_log(folder) if line.get("step", 0) <= step]
         self._file = path.open("w", encoding="utf-8")
         for line in self.lines:
             self._file.write(json.dumps(line) + "\n")
@@ -186,9 +190,26 @@ class MetricsLog:
 
 
 def read_metrics_log(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a job so far; an incomplete last line is skipped."""
+    """Return the lines of a job so far; an incomplete last line is skipped.
+
+    Raises:
+        DataError: A line is damaged; the message has its number.
+    """
+    path = folder / METRICS_FILE
     try:
-        text = (folder / METRICS_FILE).read_text(encoding="utf-8")
+        lines = read_bounded(path, _MAX_LOG_BYTES).splitlines(keepends=True)
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; move it away") from error
+    return [_parsed(path, *entry) for entry in enumerate(lines, 1) if entry[1].endswith(b"\n")]
+
+
+def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        found = parse_json(line)
+        if not isinstance(found, dict) or type(found.get("step", 0)) is not int:
+            raise ValueError("expected an object whose `step` is a whole number")
+        return found
+    except ValueError as error:
+        raise DataError(f"{path}:{number}: {error}; delete the line, or move the file") from error

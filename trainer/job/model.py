@@ -16,6 +16,7 @@ from gradmesh.trainer.ddp import DistributedDataParallel
 from gradmesh.trainer.job.config import JobConfig, WirePrecision
 from gradmesh.trainer.job.spec import JobSpec
 from gradmesh.trainer.models import build_model, row_dim
+from gradmesh.trainer.models.budget import BudgetGenerator
 from gradmesh.trainer.process_group import ProcessGroup
 
 _OPTIMIZERS: dict[str, type[Optimizer]] = {
@@ -56,9 +57,23 @@ def create_tables(mesh: Mesh, spec: JobSpec, fields: Fields, changes: int) -> li
     ]
 
 
-def make_model(spec: JobSpec, fields: Fields, embeddings: Module) -> Module:
-    """Return the model with its initial parameters, which depend on the seed alone."""
-    return build_model(spec.model, fields, embeddings, Generator(spec.job.seed))
+def make_model(
+    spec: JobSpec, fields: Fields, embeddings: Module, elements: int | None = None
+) -> Module:
+    """Return the model with its initial parameters, which depend on the seed alone.
+
+    Args:
+        spec: The job.
+        fields: The features of a sample.
+        embeddings: Module that maps ids to rows.
+        elements: Most elements of its parameters, for settings of unknown origin; None for any.
+
+    Raises:
+        DataError: It has more parameters.
+    """
+    seed = spec.job.seed
+    generator = Generator(seed) if elements is None else BudgetGenerator(seed, elements)
+    return build_model(spec.model, fields, embeddings, generator)
 
 
 def make_optimizer(spec: JobSpec, model: Module) -> Optimizer:

@@ -7,6 +7,7 @@ from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import Module
 from gradmesh.sdk.process.setting import ConfigError, Problem
 from gradmesh.trainer.data.samples import Fields
+from gradmesh.trainer.errors import DataError
 from gradmesh.trainer.models.config import ModelConfig
 from gradmesh.trainer.models.networks import DLRM, DCNv2, TwoTower, WideDeep
 
@@ -47,6 +48,8 @@ def build_model(
         try:
             items = config.item_features
             return TwoTower(embeddings, item_features=items, hidden=config.top, **shared)
+        except DataError:
+            raise
         except ValueError as error:
             raise ConfigError([Problem("model.item_features", str(error))]) from None
     return _imported(config, fields, embeddings, generator)

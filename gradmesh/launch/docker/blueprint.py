@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, final
 
 from gradmesh.launch.docker.engine import Engine
+from gradmesh.launch.job_secrets import SecretsInJobFile, read_job_file, refuse_secrets
 from gradmesh.launch.launcher import ClusterRequest
 from gradmesh.launch.sections import variables
 from gradmesh.protos.version import VERSION
@@ -19,6 +20,10 @@ _MOST_RESTARTS = 8
 # Settings of this machine, or set by the launcher.
 _NOT_SENT = ("process.lifeline", "metrics.listen", "log.format")
 _SECRETS = "/etc/gradmesh/security"
+_REMEDY = (
+    "keep them outside its folder, and give them as flags or variables, such as --token-file FILE: "
+    "each is then mounted by itself, read-only"
+)
 
 
 @final
@@ -35,6 +40,22 @@ class Blueprint:
         self._engine = engine
         self._image = image
         self._request = request
+
+    def check(self) -> None:
+        """Check that no secrets are in the job's file, or in its folder, which containers see.
+
+        Raises:
+            ConfigError: The file cannot be read.
+            SecretsInJobFile: It names some, or they are beside it.
+        """
+        job = self._request.config
+        if job is None:
+            return
+        refuse_secrets(job, read_job_file(job), _REMEDY)
+        folder = job.absolute().parent.resolve()
+        beside = [key for key, file, _ in self._secrets() if file.resolve().is_relative_to(folder)]
+        if beside:
+            raise SecretsInJobFile(job, [f"(in its folder) {key}" for key in beside], _REMEDY)
 
     def processes(self) -> list[tuple[str, str]]:
         """Return role and name of each process in the order of their start."""

@@ -57,8 +57,9 @@ class DockerLauncher(Launcher):
         """Create and start all containers, the coordinator first."""
         if self._engine.containers():
             raise ClusterExists(self._place(), self._options())
-        self._check_image()
         blueprint = Blueprint(self._engine, self._image, request)
+        blueprint.check()
+        self._check_image()
         try:
             self._engine.make_network()
             for role, process in blueprint.processes():

@@ -8,12 +8,15 @@ import base64
 import importlib.util
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from gradmesh.launch.kubernetes.errors import FilesTooBig
+from gradmesh.launch.job_secrets import read_job_file, refuse_secrets
+from gradmesh.launch.kubernetes.errors import FilesTooBig, NotOnKubernetes
+from gradmesh.sdk.process.bounded_file import read_bounded
+from gradmesh.sdk.process.confined import confined
 
 MAX_BYTES = 1 << 20
 """The limit of Kubernetes for a ConfigMap."""
@@ -73,41 +76,94 @@ class Files:
             )
 
 
-def files_of(job: Path, modules: Iterable[str]) -> Files:
-    """Collect the files of a job.
+def files_of(job: Path, modules: Iterable[str], secrets: Sequence[Path] = ()) -> Files:
+    """Collect the files of a job; secrets are never among them.
 
     Args:
         job: Its TOML file. Existing files that it names by relative paths are included; absolute
             paths are assumed to be those of a volume in the pods.
         modules: Modules that trainers import; those of installed packages are in the image.
+        secrets: Files of tokens and keys, which may be in the job's folder.
 
     Raises:
+        ConfigError: The job's file cannot be read.
+        SecretsInJobFile: Its [security] table names files of secrets.
+        NotOnKubernetes: A file that it names is a secret, or outside its folder.
         FilesTooBig: They do not fit into a ConfigMap.
     """
-    made = Files(job=job.name, beside={job.name: job.read_bytes()})
-    for path in _named_files(job):
-        made.beside[path.relative_to(job.parent).as_posix()] = path.read_bytes()
+    tables = read_job_file(job)
+    refuse_secrets(job, tables, _REMEDY)
+    collector = _Collector(secrets)
+    made = Files(job=job.name)
+    collector.add(made.beside, job.name, job.parent)
+    for path in _named_files(job, tables):
+        collector.add(made.beside, path.relative_to(job.parent).as_posix(), job.parent)
     for module in modules:
-        made.code |= _module_files(module, job.parent)
+        for root, source in _module_files(module, job.parent):
+            collector.add(made.code, source, root)
     made.check()
     return made
 
 
-def _named_files(job: Path) -> Iterator[Path]:
+_REMEDY = (
+    "make Secrets of them with kubectl and deploy with the components token and tls, as "
+    '"Files" in docs/security.md shows, and remove them from the file'
+)
+# As in a file of OpenSSL or OpenSSH, of any kind.
+_PRIVATE_KEY = b"PRIVATE KEY-----"
+
+
+@final
+class _Collector:
+    """Reads files for a ConfigMap, and refuses what must not be in one.
+
+    Args:
+        secrets: Files of tokens and keys.
+    """
+
+    def __init__(self, secrets: Sequence[Path]) -> None:
+        self._secrets = {secret.resolve() for secret in secrets}
+        self._total = 0
+
+    def add(self, found: dict[str, bytes], path: str, root: Path) -> None:
+        """Read a file below a folder.
+
+        Raises:
+            NotOnKubernetes: It is a secret, not a file, or outside the folder.
+            FilesTooBig: It does not fit with those before it.
+        """
+        try:
+            place = confined(path, root)
+            size = place.stat().st_size
+            if self._total + size > MAX_BYTES:
+                raise FilesTooBig(self._total + size, MAX_BYTES - _RESERVED_BYTES, (path, size))
+            data = read_bounded(place, MAX_BYTES)
+        except FilesTooBig:
+            raise
+        except (OSError, ValueError) as error:
+            raise NotOnKubernetes(f"{root / path} cannot be sent to pods: {error}") from None
+        if place.resolve() in self._secrets or _PRIVATE_KEY in data:
+            raise NotOnKubernetes(
+                f"{place} is a secret, and the job's file names it as one of its files, which all "
+                f"who may read ConfigMaps can read; {_REMEDY}"
+            )
+        self._total += len(data)
+        found[path] = data
+
+
+def _named_files(job: Path, tables: Mapping[str, Any]) -> Iterator[Path]:
     """Yield the files below the job's folder that its file names, patterns included."""
-    for text in _strings(tomllib.loads(job.read_text(encoding="utf-8"))):
+    for text in _strings(list(tables.values())):
         path = Path(text)
         if not text or path.is_absolute() or ".." in path.parts or "://" in text:
             continue
         try:
-            found = sorted(job.parent.glob(text))
+            found = sorted(job.parent.glob(text)) if path.parts else [job.parent]
         except (ValueError, NotImplementedError):
             continue
         for one in found:
-            if one.is_file() and one != job:
-                yield one
-            elif one.is_dir():
-                yield from (inner for inner in sorted(one.rglob("*")) if inner.is_file())
+            inside = sorted(one.rglob("*")) if one.is_dir() else [one]
+            yield from (file for file in inside if file.is_file() and file != job)
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -121,24 +177,23 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(inner)
 
 
-def _module_files(module: str, folder: Path) -> dict[str, bytes]:
-    """Return the files of a user's module, or of the package it is in."""
+def _module_files(module: str, folder: Path) -> list[tuple[Path, str]]:
+    """Return the files of a user's module, or of the package it is in: import root and path."""
     top = module.partition(".")[0]
     for place in (folder, Path.cwd()):
-        if (single := place / f"{top}.py").is_file():
-            return {single.name: single.read_bytes()}
+        if (place / f"{top}.py").is_file():
+            return [(place, f"{top}.py")]
         if (package := place / top).is_dir() and any(package.glob("*.py")):
-            return {
-                one.relative_to(place).as_posix(): one.read_bytes()
-                for one in sorted(package.rglob("*.py"))
-            }
+            return [
+                (place, one.relative_to(place).as_posix()) for one in sorted(package.rglob("*.py"))
+            ]
     spec = importlib.util.find_spec(top)
     if spec is None:
         raise ModuleNotFoundError(
             f"module {module!r} is neither beside the job's file nor in this folder, nor installed",
             name=module,
         )
-    return {}
+    return []
 
 
 def _key(kind: str, path: str) -> str:

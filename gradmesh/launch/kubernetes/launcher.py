@@ -7,6 +7,7 @@ from typing import ClassVar, final
 
 from gradmesh.launch.errors import CannotScale, ClusterExists, ClusterFailed, NoCluster
 from gradmesh.launch.foreground import follow_remote
+from gradmesh.launch.job_secrets import secret_files
 from gradmesh.launch.kubernetes.api import Api, KubernetesOptions
 from gradmesh.launch.kubernetes.errors import (
     KubernetesRejected,
@@ -38,6 +39,12 @@ _KINDS = (
 )
 
 
+def _files(request: ClusterRequest) -> Files | None:
+    if request.config is None:
+        return None
+    return files_of(request.config, (), secret_files(request.settings))
+
+
 @final
 class KubernetesLauncher(Launcher):
     """Runs a cluster in a namespace of Kubernetes.
@@ -61,7 +68,7 @@ class KubernetesLauncher(Launcher):
 
     def up(self, request: ClusterRequest) -> str:
         """Create the objects of a cluster, and wait for its coordinator."""
-        files = None if request.config is None else files_of(request.config, ())
+        files = _files(request)
         if request.until_done:
             raise NotOnKubernetes("--exit-when-done needs a process that waits; leave out --detach")
         return self.create(request, files)
@@ -119,7 +126,7 @@ class KubernetesLauncher(Launcher):
         self, request: ClusterRequest, on_line: Callable[[str, str], None], drain_s: float
     ) -> int:
         """Create the cluster, show its logs, and remove it at the end."""
-        files = None if request.config is None else files_of(request.config, ())
+        files = _files(request)
         self.create(request, files)
         return follow_remote(
             self,

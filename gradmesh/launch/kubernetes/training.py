@@ -5,7 +5,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, final
@@ -18,6 +18,7 @@ from gradmesh.launch.launcher import ClusterRequest
 from gradmesh.launch.training import prepare, with_last_progress
 from gradmesh.protos.errors import MeshError
 from gradmesh.sdk.cluster.status import ClusterStatus, fetch
+from gradmesh.sdk.process.bounded_file import parse_json
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.trainer.job.metrics_log import METRICS_FILE
 from gradmesh.trainer.job.report import write_report
@@ -38,10 +39,19 @@ def cluster_name(config: Path) -> str:
     return name if name[:1].isalpha() else f"job-{name}".strip("-")
 
 
-def collect(config: Path, spec: JobSpec, imports: tuple[str, ...]) -> Files:
+def collect(
+    config: Path, spec: JobSpec, imports: tuple[str, ...], secrets: Sequence[Path] = ()
+) -> Files:
     """Check and return the files of this machine that the pods need.
 
+    Args:
+        config: The job's file.
+        spec: The job.
+        imports: Modules that trainers import.
+        secrets: Files of tokens and keys, which are never sent.
+
     Raises:
+        SecretsInJobFile: The job's file names secrets.
         NotOnKubernetes: The job would write to a folder that pods lack.
         DataError: The included data cannot be used.
         FilesTooBig: They do not fit.
@@ -56,7 +66,7 @@ def collect(config: Path, spec: JobSpec, imports: tuple[str, ...]) -> Files:
     if all(Path(path).is_relative_to(config.absolute().parent) for path in named):
         prepare(spec)
     module, colon, _ = spec.model.name.partition(":")
-    return files_of(config, (*imports, *((module,) if colon else ())))
+    return files_of(config, (*imports, *((module,) if colon else ())), secrets)
 
 
 @final
@@ -146,20 +156,22 @@ class LogHistory:
         self.figures: dict[str, float] = {}
 
     def add(self, line: str) -> None:
-        """Add a line of the log."""
-        try:
-            said: Mapping[str, Any] = json.loads(line)
-            message, step = said["message"], said.get("step")
-        except (ValueError, KeyError, TypeError):
-            return
+        """Add a line of the log; others than a trainer's own are left out."""
+        # A user's module prints to the same log.
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            self._add(parse_json(line))
+
+    def _add(self, said: Mapping[str, Any]) -> None:
+        message, step = said["message"], said.get("step")
         if message == "done" and "figures" in said:
-            self.figures = dict(said["figures"])
-            self.lines.append({"kind": "result", "time": _time(said), **self.figures})
+            figures = dict(said["figures"])
+            self.lines.append({"kind": "result", "time": _time(said), **figures})
+            self.figures = figures
         elif message in _KINDS and isinstance(step, int):
-            # After a fault the last reports are repeated.
-            self.lines = [old for old in self.lines if _is_before(old, _KINDS[message], step)]
             values = {key: value for key, value in said.items() if key not in _HEAD}
             entry = {"kind": _KINDS[message], "step": step, "time": _time(said), **values}
+            # After a fault the last reports are repeated.
+            self.lines = [old for old in self.lines if _is_before(old, _KINDS[message], step)]
             self.lines.append(entry)
 
 

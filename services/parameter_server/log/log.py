@@ -5,6 +5,7 @@ import fcntl
 import itertools
 import mmap
 import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from gradmesh.sdk.process.process import UNRECOVERABLE
 from gradmesh.services.parameter_server.log.record import (
     HEADER_BYTES,
     AnyRecord,
+    Header,
     StepCommitted,
     StepPrepared,
     encode,
@@ -28,6 +30,7 @@ from gradmesh.services.parameter_server.log.record import (
 )
 
 _PREFIX, _SUFFIX = "log-", ".records"
+_SEGMENT = re.compile(re.escape(_PREFIX) + r"(\d{20})" + re.escape(_SUFFIX))
 
 
 def path_of(folder: Path, first: int) -> Path:
@@ -37,8 +40,8 @@ def path_of(folder: Path, first: int) -> Path:
 
 def segments_of(folder: Path) -> list[tuple[int, Path]]:
     """Return the segments of a log with the numbers of their first records, in order."""
-    found = [p for p in folder.iterdir() if p.name.startswith(_PREFIX) and p.suffix == _SUFFIX]
-    return sorted((int(p.stem.removeprefix(_PREFIX)), p) for p in found)
+    found = [(_SEGMENT.fullmatch(path.name), path) for path in folder.iterdir()]
+    return sorted((int(match[1]), path) for match, path in found if match and path.is_file())
 
 
 def read_segment(
@@ -68,9 +71,7 @@ def read_segment(
                 if header is None or header.number != number:
                     raise LogCorrupt(path, f"no record {number} at byte {at}")
                 with view[at + HEADER_BYTES : end] as body:
-                    found = read_body(header, body)
-                if found is None:
-                    raise LogCorrupt(path, f"record {number} at byte {at} is damaged")
+                    found = _body(path, at, header, body)
                 yield number, *found
                 at, number = end, number + 1
         if at < size:
@@ -78,6 +79,22 @@ def read_segment(
                 raise LogCorrupt(path, f"it ends in the middle of record {number} at byte {at}")
             os.ftruncate(file.fileno(), at)
             os.fsync(file.fileno())
+
+
+def _body(path: Path, at: int, header: Header, body: memoryview) -> tuple[AnyRecord, list[Array]]:
+    """Return the record of a header.
+
+    Raises:
+        LogCorrupt: It is damaged.
+    """
+    why = "is damaged"
+    try:
+        found = read_body(header, body)
+    except ValueError as error:
+        found, why = None, f"cannot be read: {error}"
+    if found is None:
+        raise LogCorrupt(path, f"record {header.number} at byte {at} {why}")
+    return found
 
 
 def _end_of(view: memoryview, at: int, size: int) -> int | None:

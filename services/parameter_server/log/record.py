@@ -5,6 +5,8 @@ header, so that its length is valid, and one of the rest. The class name of a re
 disk, so classes and fields keep their names.
 """
 
+import math
+import re
 import struct
 import zlib
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ import msgspec
 import numpy as np
 
 from gradmesh.protos.frame import Array
+from gradmesh.protos.limits import MAX_AXES
 
 MAGIC = 0x4C574D47
 # Magic, checksum of the rest of the header, length of the body, length of the description,
@@ -266,7 +269,9 @@ class _Body(msgspec.Struct, frozen=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Body)
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+# numpy's names of numbers and bools.
+_NUMBERS = re.compile(r"[<>=|][biuf]\d{1,2}")
 _names: dict[np.dtype[Any], str] = {}
 
 
@@ -303,7 +308,14 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    return _BFLOAT16 if name == "bfloat16" else np.dtype(name)
+    if name == "bfloat16":
+        return _BFLOAT16
+    if _NUMBERS.fullmatch(name) is None:
+        raise ValueError(f"it has an array of {name!r:.40}")
+    try:
+        return np.dtype(name)
+    except TypeError:
+        raise ValueError(f"it has an array of {name!r:.40}") from None
 
 
 @final
@@ -334,16 +346,29 @@ def read_header(data: bytes | memoryview) -> Header | None:
 
 
 def read_body(header: Header, body: bytes | memoryview) -> tuple[AnyRecord, list[Array]] | None:
-    """Return a record and its arrays; None if the checksum is wrong."""
+    """Return a record and its arrays; None if the checksum is wrong.
+
+    Raises:
+        ValueError: The checksum is right, but the body is not one of this version.
+    """
     if zlib.crc32(body) != header.checksum:
         return None
-    found = _decoder.decode(bytes(body[: header.described]))
+    try:
+        found = _decoder.decode(bytes(body[: header.described]))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"its description is not one of this version: {error}") from None
     at, arrays = header.described, []
     for name, shape in found.arrays:
         dtype = _dtype(name)
-        count = int(np.prod(shape, dtype=np.int64))
+        if len(shape) > MAX_AXES or any(n < 0 for n in shape):
+            raise ValueError(f"it has an array of shape {shape}")
+        size = math.prod(shape) * dtype.itemsize
+        if size > header.length - at:
+            raise ValueError(f"its arrays have more bytes than the {header.length:,} of its body")
         # Arrays are not aligned in the record, so they are copied to aligned memory.
-        flat = np.frombuffer(bytearray(body[at : at + count * dtype.itemsize]), dtype, count)
+        flat = np.frombuffer(bytearray(body[at : at + size]), dtype, size // dtype.itemsize)
         arrays.append(flat.reshape(shape))
-        at += count * dtype.itemsize
+        at += size
+    if at != header.length:
+        raise ValueError(f"{header.length - at} bytes at its end belong to no array")
     return found.record, arrays

@@ -1,11 +1,14 @@
 """Recovery: replays the log into a store, which resumes where the former process ended."""
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.errors import StoreFull
 from gradmesh.protos.frame import Array
 from gradmesh.services.parameter_server.contexts import Gradient
 from gradmesh.services.parameter_server.log import record as records
@@ -143,6 +146,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+@contextlib.contextmanager
+def _named(path: Path, what: str) -> Iterator[None]:
+    """Raise LogCorrupt where the content of a file does not fit the store.
+
+    Checksums show damage, not that records fit each other.
+    """
+    try:
+        yield
+    except (LogCorrupt, StoreFull, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise LogCorrupt(path, f"{what} does not fit: {type(error).__name__}: {error}") from error
+
+
 def recover(store: "TableStore") -> int:
     """Restore an empty store from its log; return the number of replayed records.
 
@@ -152,7 +169,8 @@ def recover(store: "TableStore") -> int:
     log = store.log
     assert log is not None
     begun = time.monotonic()
-    first = number = load_snapshot(store, log.folder)
+    with _named(log.folder, "its snapshot"):
+        first = number = load_snapshot(store, log.folder)
     # Segments before the snapshot were about to be removed.
     found = [(start, path) for start, path in segments_of(log.folder) if start >= first]
     replay = Replay(store)
@@ -160,7 +178,8 @@ def recover(store: "TableStore") -> int:
         if start != number:
             raise LogCorrupt(path, f"records {number} to {start - 1} before it are missing")
         for held, record, arrays in read_segment(path, start, is_last=order == len(found) - 1):
-            replay.apply(record, arrays)
+            with _named(path, f"record {held} ({type(record).__name__})"):
+                replay.apply(record, arrays)
             number = held + 1
     log.resume_at(number)
     log.remove_before(first)

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, final
 import msgspec
 
 from gradmesh.protos.errors import CheckpointCorrupt, ShardNotReady, StoreFull
-from gradmesh.sdk.checkpoint.manifest import DataFile, read_sealed, seal, sync_folder, verify_file
+from gradmesh.sdk.checkpoint.manifest import (
+    Count,
+    DataFile,
+    read_sealed,
+    seal,
+    sync_folder,
+    verify_file,
+)
 from gradmesh.sdk.checkpoint.save import write_file
 from gradmesh.sdk.checkpoint.tensors import map_tensors
 from gradmesh.services.parameter_server.dedupe import DedupeEntry
@@ -49,7 +56,7 @@ class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     made: TableMade
-    steps: int
+    steps: Count
     files: list[DataFile]
 
 
@@ -68,7 +75,7 @@ class SnapshotManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     format: int
-    number: int
+    number: Count
     run: LoggedRun
     restores: dict[str, list[str]]
     pushes: list[DedupeEntry]
@@ -216,7 +223,7 @@ def load_snapshot(store: "TableStore", folder: Path) -> int:
 def _load_table(shard: TableShard, state: TableState, folder: Path) -> None:
     shard.steps = state.steps
     for file in state.files:
-        arrays = map_tensors(folder / file.path)
+        arrays = map_tensors(file.inside(folder))
         rows = {n: a for n, a in arrays.items() if n not in _OF_BUCKETS}
         if rows:
             shard.restore(rows)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gradmesh.engine.kernels import bucket_index as kernel
 from gradmesh.protos.errors import InvalidRequest, StoreFull
 from gradmesh.protos.frame import Array
-from gradmesh.protos.sharding import Ids, buckets_of
+from gradmesh.protos.sharding import BUCKETS, Ids, buckets_of
 from gradmesh.services.parameter_server.table.admission import FrequentIds
 from gradmesh.services.parameter_server.table.hash import _SWEEP_BUCKETS, HashIndex
 from gradmesh.services.parameter_server.table.index import DenseIndex, Handles, Index, Slots
@@ -199,9 +199,19 @@ class HashScan(IndexScan):
         return found
 
     def load_bucket_state(self, arrays: dict[str, Array]) -> None:
-        """Set clocks and counters."""
+        """Set clocks and counters.
+
+        Raises:
+            InvalidRequest: They are not those of buckets of this server.
+        """
         index = self._index
-        here = index._owned.local[arrays["buckets"]]
+        buckets = arrays["buckets"]
+        is_list = buckets.ndim == 1 and buckets.dtype.kind in "iu"
+        if not is_list or ((buckets < 0) | (buckets >= BUCKETS)).any():
+            raise InvalidRequest(f"table {index._table!r}: buckets must be from 0 to {BUCKETS - 1}")
+        here = index._owned.local[buckets]
+        if (here < 0).any():
+            raise InvalidRequest(f"table {index._table!r}: a bucket is not on this server")
         wanted = {"buckets": here, **self._bucket_arrays()}
         if set(arrays) != set(wanted) or any(
             a.shape != (here.size, *wanted[n].shape[1:]) or a.dtype != wanted[n].dtype

@@ -19,6 +19,7 @@ TABLE: list[tuple[type[BaseException], set[type[BaseException]]]] = [
     (trainer.TrainingDiverged, {ValueError, RuntimeError}),
     (trainer.BackendMissing, {ImportError, RuntimeError}),
     (trainer.DataError, {ValueError}),  # of our own files
+    (trainer.CodeNotTrusted, {PermissionError}),
     (trainer.GroupAborted, {RuntimeError}),
     (trainer.GroupClosed, {RuntimeError}),
     (trainer.NoDefaultGroup, {RuntimeError}),

@@ -1,3 +1,5 @@
+import gzip
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -395,3 +397,20 @@ def test_a_share_without_samples_is_an_error(criteo):
 
     with pytest.raises(DataError, match="start fewer trainers"):
         source.stream(begin(2)[1:], 4).next()
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_a_line_without_end_is_a_data_error(tmp_path, name):
+    file = tmp_path / name
+    line = bytes(10 << 20)
+    file.write_bytes(gzip.compress(line) if name.endswith(".gz") else line)
+
+    with pytest.raises(DataError, match=f"{name}.*a line has more than"):
+        epoch_of(Source(config(file), 0))
+
+
+def test_a_pipe_is_no_data_file(tmp_path):
+    os.mkfifo(tmp_path / "a.txt")
+
+    with pytest.raises(DataError, match="is not a file"):
+        Source(config(tmp_path / "a.txt"), 0)

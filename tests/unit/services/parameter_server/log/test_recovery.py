@@ -18,6 +18,7 @@ from gradmesh.protos.errors import (
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.log import LogCorrupt, Mode
 from gradmesh.services.parameter_server.log.log import segments_of
+from gradmesh.services.parameter_server.log.record import Pushed, RowsLoaded, RowsStaged, TableMade
 from gradmesh.services.parameter_server.log.snapshot import LogKeeper, take_snapshot
 from tests.unit.services.parameter_server.log.server import Server, contents
 
@@ -370,3 +371,29 @@ def test_any_history_is_recovered(make, tmp_path_factory, operations):
             )
     finally:
         server.close()
+
+
+UNFIT = {
+    "a push to no table": (Pushed(("w", 1, 9), ["none"]), [np.arange(1), np.ones((1, 3))]),
+    "a push without arrays": (Pushed(("w", 1, 9), ["dense"]), []),
+    "ids beyond the rows": (Pushed(("w", 1, 9), ["dense"]), [np.array([10**9]), np.ones((1, 3))]),
+    "rows of another dim": (RowsLoaded("dense", ["ids", "rows"]), [np.arange(2), np.ones((2, 9))]),
+    "other names": (RowsLoaded("dense", ["ids"]), [np.arange(2), np.ones((2, 3))]),
+    "a bucket of no server": (
+        RowsLoaded("lru", ["buckets", "clocks"]),
+        [np.array([-1]), np.zeros(1, np.uint32)],
+    ),
+    "a specification of noise": (TableMade(b"\xff\xff", b""), []),
+    "rows of no reshard": (RowsStaged("dense", ["ids"]), [np.arange(2)]),
+}
+
+
+@pytest.mark.parametrize(("record", "arrays"), UNFIT.values(), ids=UNFIT)
+def test_a_record_that_does_not_fit_the_store_is_named(server, record, arrays):
+    server.push("dense", [1], 1.0)
+    log = server.store.log
+    with log.append_lock:
+        log.append(record, arrays)
+
+    with pytest.raises(LogCorrupt, match=rf"record \d+ \({type(record).__name__}\) does not fit"):
+        server.open()
