@@ -187,7 +187,7 @@ def read_shared_arrays(layout: ArrayTable, buffer: Any, body_bytes: int) -> list
     for index in layout.exact:
         own = arrays[index].copy()
         # As read-only as what arrives on other lanes.
-        own.setflags(False)
+        own.setflags(write=False)
         arrays[index] = own
     if layout.bools:
         _check_bools(layout, arrays)
