@@ -100,11 +100,13 @@ class ArrayTable(NamedTuple):
         entries: The arrays in order.
         end: End of the last array.
         bools: Indices of the bool arrays, whose bytes must be checked.
+        exact: Indices of the arrays of integers and bools: ids, positions, sizes.
     """
 
     entries: tuple[ArrayEntry, ...]
     end: int
     bools: tuple[int, ...]
+    exact: tuple[int, ...]
 
 
 def read_table(table: bytes) -> ArrayTable:
@@ -125,6 +127,7 @@ def _read_small_table(table: bytes) -> ArrayTable:
 def _read_table(table: bytes) -> ArrayTable:
     entries: list[ArrayEntry] = []
     bools: list[int] = []
+    exact: list[int] = []
     at = end = 0
     while at < len(table):
         if len(entries) == limits.MAX_ARRAYS:
@@ -132,9 +135,11 @@ def _read_table(table: bytes) -> ArrayTable:
         found, at, last = _read_entry(table, at, len(entries))
         if found.dtype == np.bool_:
             bools.append(len(entries))
+        if found.dtype.kind in "biu":
+            exact.append(len(entries))
         entries.append(found)
         end = max(end, last)
-    return ArrayTable(tuple(entries), end, tuple(bools))
+    return ArrayTable(tuple(entries), end, tuple(bools), tuple(exact))
 
 
 def _read_entry(table: bytes, at: int, index: int) -> tuple[ArrayEntry, int, int]:
@@ -150,7 +155,8 @@ def _read_entry(table: bytes, at: int, index: int) -> tuple[ArrayEntry, int, int
         raise InvalidFrame(f"array {index}: {axes} axes do not fit its description", index=index)
     shape = struct.unpack_from(f"<{axes}Q", table, at + _ENTRY.size)
     size = math.prod(shape) * dtype.itemsize
-    largest = max(offset, size, *shape)
+    # An extent of 0 makes an array empty; numpy limits the product of the others all the same.
+    largest = max(offset, math.prod(extent or 1 for extent in shape) * dtype.itemsize)
     if offset % ALIGN or largest > _MAX_EXTENT:
         raise InvalidFrame(f"array {index}: {shape} at {offset} is beyond the limits", index=index)
     return ArrayEntry(shape, dtype, offset), stop, offset + size
@@ -162,17 +168,43 @@ def read_arrays(layout: ArrayTable, buffer: Any, base: int, body_bytes: int) -> 
     Raises:
         InvalidFrame: An array reaches beyond the body, or a bool array holds other bytes than 0, 1.
     """
+    arrays = _views(layout, buffer, base, body_bytes)
+    if layout.bools:
+        _check_bools(layout, arrays)
+    return arrays
+
+
+def read_shared_arrays(layout: ArrayTable, buffer: Any, body_bytes: int) -> list[Array]:
+    """Return the arrays of a frame in memory that its sender can change at any time.
+
+    Integers and bools decide where memory is read and written, so they are copied first: what is
+    checked later is what is used. Floats stay views of `buffer`.
+
+    Raises:
+        InvalidFrame: As `read_arrays`.
+    """
+    arrays = _views(layout, buffer, 0, body_bytes)
+    for index in layout.exact:
+        own = arrays[index].copy()
+        # As read-only as what arrives on other lanes.
+        own.setflags(write=False)
+        arrays[index] = own
+    if layout.bools:
+        _check_bools(layout, arrays)
+    return arrays
+
+
+def _views(layout: ArrayTable, buffer: Any, base: int, body_bytes: int) -> list[Array]:
     if layout.end > body_bytes:
         raise InvalidFrame(f"an array ends at {layout.end} of a body of {body_bytes} bytes")
     entries = layout.entries
     if len(entries) == 1:
         shape, dtype, offset = entries[0]
-        arrays: list[Array] = [np.ndarray(shape, dtype, buffer, base + offset)]
-    else:
-        arrays = [
-            np.ndarray(shape, dtype, buffer, base + offset) for shape, dtype, offset in entries
-        ]
+        return [np.ndarray(shape, dtype, buffer, base + offset)]
+    return [np.ndarray(shape, dtype, buffer, base + offset) for shape, dtype, offset in entries]
+
+
+def _check_bools(layout: ArrayTable, arrays: list[Array]) -> None:
     for index in layout.bools:
         if arrays[index].size and arrays[index].view(np.uint8).max() > 1:
             raise InvalidFrame(f"array {index}: a bool other than 0 and 1", index=index)
-    return arrays

@@ -4,7 +4,7 @@ import logging
 
 from gradmesh.sdk.node.config import RpcConfig
 from gradmesh.sdk.node.node import Node
-from gradmesh.sdk.process.network import split
+from gradmesh.sdk.process.network import SecurityConfig, split
 from gradmesh.sdk.process.process import UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.policy import Limits
@@ -44,7 +44,7 @@ def run(config: TrainerConfig, spec: JobSpec, process: ProcessConfig, rpc: RpcCo
         figures = Job(
             mesh,
             spec,
-            endpoint=_endpoint(config),
+            endpoint=_endpoint(config, process.security),
             join_timeout_s=config.join_timeout_s,
             backend=config.backend,
             is_stopping=lambda: life.stopping,
@@ -54,7 +54,8 @@ def run(config: TrainerConfig, spec: JobSpec, process: ProcessConfig, rpc: RpcCo
     return life.exit_code
 
 
-def _endpoint(config: TrainerConfig) -> Endpoint:
+def _endpoint(config: TrainerConfig, security: SecurityConfig) -> Endpoint:
     """Return the address for peers of the process group: the host that this trainer serves on."""
     advertised = split(config.advertise)[0] if config.advertise else ""
-    return Endpoint(listen_host=split(config.listen)[0], advertise_host=advertised)
+    host = split(config.listen)[0]
+    return Endpoint(listen_host=host, advertise_host=advertised, security=security)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.rows import copy_in as copy_in
     from gradmesh.engine.kernels.rows import copy_marked as copy_marked
     from gradmesh.engine.kernels.rows import copy_out as copy_out
+    from gradmesh.engine.kernels.rows import finite_copy as finite_copy
     from gradmesh.engine.kernels.rows import gather as gather
     from gradmesh.engine.kernels.rows import gather_columns as gather_columns
     from gradmesh.engine.kernels.rows import scatter_add as scatter_add
@@ -56,6 +57,7 @@ _HOMES = {
     "copy_marked": "rows",
     "copy_out": "rows",
     "erf": "fused",
+    "finite_copy": "rows",
     "gather": "rows",
     "gather_columns": "rows",
     "has_repeats": "hashing",
@@ -96,6 +98,7 @@ __all__ = [
     "copy_marked",
     "copy_out",
     "erf",
+    "finite_copy",
     "fused",
     "gather",
     "gather_columns",

@@ -205,15 +205,48 @@ def _any_has_all(bits: Any, mask: Any) -> Any:
     return found
 
 
-def all_finite(array: Any) -> bool:
-    """Return whether a floating-point array has no NaN and no infinity."""
+@jit
+def _copy_and_check(bits: Any, mask: Any, out: Any) -> Any:
+    found = False
+    for i in range(bits.shape[0]):
+        # Loaded once: the element that is checked is the one that is stored.
+        element = bits[i]
+        out[i] = element
+        found |= (element & mask) == mask
+    return found
+
+
+def _exponent(array: Any) -> Any:
+    """Return how to view an array as integers, and the bits to check; None if it needs numpy."""
     dtype = array.dtype
     known = _by_dtype.get(dtype)
     if known is None:
         known = _by_dtype[dtype] = _EXPONENTS.get(dtype.name) if dtype.isnative else None
-    if known is None or not array.flags.c_contiguous:
+    return known if array.flags.c_contiguous else None
+
+
+def all_finite(array: Any) -> bool:
+    """Return whether a floating-point array has no NaN and no infinity."""
+    known = _exponent(array)
+    if known is None:
         return bool(np.isfinite(array).all())
     return not _any_has_all(array.reshape(-1).view(known[0]), known[1])
+
+
+def finite_copy(array: Any) -> Any:
+    """Return a copy of a floating-point array; None if it has a NaN or an infinity.
+
+    What another process writes to the array meanwhile is in the copy or not, but never unchecked.
+    In one pass over memory: a copy and a check take half as long again.
+    """
+    known = _exponent(array)
+    if known is None:
+        copy = array.copy()
+        return copy if np.isfinite(copy).all() else None
+    kind, mask = known
+    copy = np.empty(array.shape, array.dtype)
+    bad = _copy_and_check(array.reshape(-1).view(kind), mask, copy.reshape(-1).view(kind))
+    return None if bad else copy
 
 
 # What numba's stubs do not export.

@@ -42,6 +42,7 @@ def _tables(ids: Any, sent: Any, matrix: Any) -> None:
     distinct, inverse = hashing.unique_inverse(ids)
     hashing.has_repeats(ids)
     rows.all_finite(sent)
+    rows.finite_copy(sent)
     rows.gather_columns([sent], [0], ids[None])
     nothing = np.zeros(1, np.int64)
     starts, bounds = np.array([0, 3]), np.array([[0], [9]])

@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from gradmesh.engine.kernels import all_finite
+from gradmesh.engine.kernels import all_finite, finite_copy
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
@@ -66,16 +66,24 @@ class BadGradients:
         """Return the rule that a recipe names; rejection if it names none."""
         return cls(recipe.name or "reject", dict(recipe.settings))
 
-    def clean(self, grads: Array, table: str) -> Array:
-        """Return gradients by this rule; the same array if nothing changes.
+    def clean(self, grads: Array, table: str, borrowed: bool = False) -> Array:
+        """Return gradients by this rule; the same array if nothing changes and it may be kept.
+
+        Args:
+            grads: The gradients.
+            table: Name of their table, for the error.
+            borrowed: Whether they are copied, because their memory is another process's: what it
+                writes there after the check must not reach the table.
 
         Raises:
             InvalidRequest: One is NaN or infinite, and the rule is to reject that.
         """
         if self.name == "reject":
-            if not all_finite(grads):
+            kept = finite_copy(grads) if borrowed else grads if all_finite(grads) else None
+            if kept is None:
                 raise InvalidRequest(f"table {table!r}: a gradient is NaN or infinite", table=table)
-            return grads
+            return kept
+        grads = grads.copy() if borrowed else grads
         if self.name == "allow":
             return grads
         limit = self.settings["limit"]

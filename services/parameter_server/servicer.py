@@ -1,12 +1,12 @@
 """The parameter server's rpcs over its store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 import numpy as np
 
 from gradmesh.protos.errors import InvalidRequest, StaleShardMap
-from gradmesh.protos.frame import Frame
+from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import arrays_per_table, pack, unpack, unpack_all
 from gradmesh.sdk.transport.deadline import Deadline
@@ -148,7 +148,12 @@ class ParameterServerServicer:
         sender = (message.worker, message.incarnation, message.sequence)
         try:
             applied = self._store.push(
-                sender, message.tables, arrays, message.shard_epoch, call.deadline
+                sender,
+                message.tables,
+                arrays,
+                message.shard_epoch,
+                call.deadline,
+                call.borrowed and not wire,
             )
         except StaleShardMap:
             # Senders take it as proof that nothing was applied, and use a new sequence number.
@@ -204,7 +209,7 @@ class ParameterServerServicer:
         message = request.message
         _check_count(len(request.arrays), len(message.names), "one per name")
         _check_count(len(set(message.names)), len(message.names), "each name once")
-        arrays = dict(zip(message.names, request.arrays, strict=True))
+        arrays = dict(zip(message.names, _own_arrays(request.arrays, call), strict=True))
         with self._store.gate.passing(Kind.CHANGES, call.deadline):
             self._store.checkpointing.load_rows(
                 message.restore, message.table, message.shard_epoch, arrays, call.deadline
@@ -221,7 +226,7 @@ class ParameterServerServicer:
         """Stage rows of a reshard."""
         message = request.message
         _check_count(len(request.arrays), len(message.names), "one per name")
-        arrays = dict(zip(message.names, request.arrays, strict=True))
+        arrays = dict(zip(message.names, _own_arrays(request.arrays, call), strict=True))
         self._store.resharding.stage_rows(message.reshard, message.table, arrays, call.deadline)
         return pb.StageRowsResponse()
 
@@ -229,6 +234,11 @@ class ParameterServerServicer:
         """Stage the run state, step counts and dedupe table of a reshard."""
         self._store.resharding.stage_marks(request.reshard, marks_of(request), call.deadline)
         return pb.StageMarksResponse()
+
+
+def _own_arrays(arrays: Sequence[Array], call: Call) -> Sequence[Array]:
+    """Return arrays that only this process can change, so that rows and log get the same bytes."""
+    return [array.copy() for array in arrays] if call.borrowed else arrays
 
 
 def _check_count(got: int, want: int, what: str) -> None:

@@ -12,7 +12,6 @@ from typing import final
 
 import numpy as np
 
-from gradmesh.engine.kernels import has_repeats
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import InvalidRequest
@@ -277,7 +276,7 @@ class TableStore:
             context: The context.
             number: Number of the lookup.
             grads: Gradients for each of its tables.
-            borrowed: Whether the arrays are valid only during the call, so that they are copied.
+            borrowed: Whether the arrays are another process's memory, so that they are copied.
             pass_number: Number of the backward pass within the context.
 
         Raises:
@@ -292,11 +291,10 @@ class TableStore:
                 want=len(parts),
             )
         fitting = [
-            self.registry[part.table].check_grads(part.slots, rows)
+            self.registry[part.table].check_grads(part.slots, rows, borrowed)
             for part, rows in zip(parts, grads, strict=True)
         ]
-        kept = [rows.copy() for rows in fitting] if borrowed else fitting
-        self.contexts.add_gradients(context, number, kept, pass_number)
+        self.contexts.add_gradients(context, number, fitting, pass_number)
 
     def apply(
         self,
@@ -345,8 +343,17 @@ class TableStore:
         arrays: Sequence[Array],
         epoch: int,
         deadline: Deadline,
+        borrowed: bool = False,
     ) -> bool:
         """Apply gradients outside any context; return False if they were applied before.
+
+        Args:
+            sender: Name and incarnation of the worker, and its number of the push.
+            names: The tables.
+            arrays: For each table its ids and their gradients.
+            epoch: Epoch of the map that the ids were routed with.
+            deadline: Deadline of the call.
+            borrowed: Whether the gradients are another process's memory, so that they are copied.
 
         Raises:
             InvalidRequest: Ids are repeated, or gradients do not fit; nothing is applied.
@@ -358,11 +365,12 @@ class TableStore:
             gradients = []
             for table, ids, rows in zip(held, arrays[::2], arrays[1::2], strict=True):
                 slots = table.slots_of(ids)
-                if has_repeats(slots):
+                if table.has_repeats(slots):
                     raise InvalidRequest(
                         f"table {table.name!r}: ids must not repeat in a push", table=table.name
                     )
-                gradients.append(Gradient(table.name, slots, table.check_grads(slots, rows)))
+                fitting = table.check_grads(slots, rows, borrowed)
+                gradients.append(Gradient(table.name, slots, fitting))
             return self.writer.push(sender, gradients)
 
     def count_asked(self, names: Sequence[str], ids: Sequence[Array], asked: Sequence[int]) -> None:

@@ -18,6 +18,9 @@ from gradmesh.trainer.ddp.gradients import copy_into
 from gradmesh.trainer.errors import CollectiveMismatch
 from gradmesh.trainer.process_group import ProcessGroup
 
+# Names and options of a model's parameters take kilobytes.
+_MAX_BYTES = 1 << 28
+
 
 def to_group_memory(group: ProcessGroup, values: Any) -> Array:
     """Return a copy of an array in memory of the group."""
@@ -35,18 +38,29 @@ def sum_up(group: ProcessGroup, values: Sequence[int]) -> list[int]:
 
 
 def gather_bytes(group: ProcessGroup, own: bytes) -> list[bytes]:
-    """Return each rank's bytes, in rank order."""
+    """Return each rank's bytes, in rank order.
+
+    Raises:
+        CollectiveMismatch: A rank has more than any description needs.
+    """
     lengths = group.empty((group.size, 1), np.int64)
     group.all_gather(list(lengths), to_group_memory(group, np.array([len(own)], np.int64))).wait()
+    # A copy: in shared memory another rank can change what was checked.
+    counts = np.array(to_numpy(lengths))[:, 0].tolist()
+    for rank, count in enumerate(counts):
+        if not 0 <= count <= _MAX_BYTES:
+            raise CollectiveMismatch(
+                f"rank {rank} has a description of {count} bytes, at most {_MAX_BYTES} are taken"
+            )
     # One byte more: not every backend supports empty arrays.
-    outputs = [group.empty(int(length) + 1, np.uint8) for length in to_numpy(lengths)[:, 0]]
+    outputs = [group.empty(count + 1, np.uint8) for count in counts]
     group.all_gather(outputs, to_group_memory(group, np.frombuffer(own + b"\n", np.uint8))).wait()
     return [to_numpy(output).tobytes()[:-1] for output in outputs]
 
 
 def gather_texts(group: ProcessGroup, own: str) -> list[str]:
     """Return each rank's text, in rank order."""
-    return [raw.decode() for raw in gather_bytes(group, own.encode())]
+    return [raw.decode(errors="replace") for raw in gather_bytes(group, own.encode())]
 
 
 def check_agreement(group: ProcessGroup, description: Sequence[tuple[str, str]]) -> None:
@@ -64,7 +78,7 @@ def check_agreement(group: ProcessGroup, description: Sequence[tuple[str, str]])
     own = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
     digests = group.empty((group.size, own.size), np.uint8)
     group.all_gather(list(digests), to_group_memory(group, own)).wait()
-    gathered = to_numpy(digests)
+    gathered = np.array(to_numpy(digests))
     if (gathered == gathered[0]).all():
         return
     texts = [whole.split("\n") for whole in gather_texts(group, text)]

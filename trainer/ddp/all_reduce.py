@@ -17,6 +17,7 @@ from gradmesh.engine.backend import Array, array_module, to_numpy
 from gradmesh.trainer.ddp.agreement import to_group_memory
 from gradmesh.trainer.ddp.comm_hook import CommFuture
 from gradmesh.trainer.ddp.gradients import copy_into
+from gradmesh.trainer.errors import CollectiveMismatch
 from gradmesh.trainer.process_group import ProcessGroup
 from gradmesh.trainer.process_group.reduction import accumulation_dtype
 
@@ -86,13 +87,23 @@ class SparseAllReduce:
         """Return the sum over all ranks, divided; collective, in the order of the launches.
 
         Two-byte floats are summed and divided in float32 and rounded once.
+
+        Raises:
+            CollectiveMismatch: A rank has other rows than the parameter.
         """
         self._work.wait()
-        counts = to_numpy(self._counts)
+        # A copy: in shared memory another rank can change what was checked.
+        counts = np.array(to_numpy(self._counts))
         self.status = bool(counts[:, 1].any())
         sizes = [int(count) for count in counts[:, 0]]
         grad = self._grad
+        for rank, count in enumerate(sizes):
+            # Each id once.
+            if not 0 <= count <= grad.num_rows:
+                raise CollectiveMismatch(f"rank {rank} has {count} rows of {grad.num_rows}")
         ids = self._gather(grad.ids, sizes, ())
+        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < grad.num_rows:
+            raise CollectiveMismatch(f"a rank has gradients of rows outside the {grad.num_rows}")
         rows = self._gather(grad.rows, sizes, tuple(grad.rows.shape[1:]))
         wide = rows.astype(accumulation_dtype(rows.dtype), copy=False)
         mean = _divided(RowGrad(ids, wide, grad.num_rows).coalesce(), divisor)

@@ -23,7 +23,7 @@ from gradmesh.trainer.process_group.collective import (
 )
 from gradmesh.trainer.process_group.process_group import AnyArray, ReduceOp
 from gradmesh.trainer.process_group.reduction import accumulation_dtype, combine_in_order, slices
-from gradmesh.trainer.process_group.shm.slot_ring import SlotRing
+from gradmesh.trainer.process_group.shm.slot_ring import SlotRing, other_size
 
 _CHUNK_BYTES = 1 << 20
 _BUFFERS = 3
@@ -83,9 +83,12 @@ class HierarchicalCollectives(Collectives):
             shared = view_of(self._staged(array.nbytes).view(array.dtype), array.shape)
             shared[...] = array
         self._ring.wait_for_slot(deadline)
-        number = self._ring.begin(text, own.offset_of(shared), array.nbytes)
+        offset = own.offset_of(shared)
+        if offset < 0:
+            raise MemoryError(f"no shared memory is left for {array.nbytes} bytes")
+        number = self._ring.begin(text, offset, array.nbytes)
         self._ring.meet(number, text, deadline)
-        ranges = self._ring.ranges(number)
+        ranges = self._ring.full_ranges(number, array.nbytes)
         parts = [
             memory.array(part.offset, array.size, array.dtype)
             for memory, part in zip(self._ring.memories, ranges, strict=True)
@@ -110,9 +113,12 @@ class HierarchicalCollectives(Collectives):
                 self._exchange_chunks(text, dtype, added, sent, done, deadline)
             self._ring.wait_for_slot(deadline)
             at = self._ring.memories[0].offset_of(self._buffers) if self._is_leader else 0
-            number = self._ring.begin(text, at, 0)
+            number = self._ring.begin(text, at, self._buffers.nbytes)
             self._ring.meet(number, text, deadline)
             buffer_range = self._ring.ranges(number)[0]
+            if buffer_range.nbytes != _BUFFERS * _CHUNK_BYTES:
+                leader = self._leaders[self._host]
+                raise other_size(leader, buffer_range.nbytes, _BUFFERS * _CHUNK_BYTES)
             buffers = self._ring.memories[0].array(
                 buffer_range.offset, (_BUFFERS, _CHUNK_BYTES // dtype.itemsize), dtype
             )

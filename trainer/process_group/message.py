@@ -112,6 +112,10 @@ def unpack_header(data: bytes | bytearray) -> MessageHeader:
     magic, kind, number, payload_bytes, text = _HEADER.unpack(data)
     if magic != _MAGIC:
         raise ValueError(f"not a frame of this protocol: it starts with {magic!r}")
-    return MessageHeader(
-        MessageKind(kind), number, payload_bytes, text.rstrip(b"\0").decode("ascii", "replace")
-    )
+    return MessageHeader(MessageKind(kind), number, payload_bytes, words(text))
+
+
+def words(text: bytes) -> str:
+    """Return the collective that a peer names, without what a terminal would obey."""
+    shown = text.rstrip(b"\0").decode("ascii", "replace")
+    return "".join(letter if letter.isprintable() else "?" for letter in shown)

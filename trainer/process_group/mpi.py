@@ -23,6 +23,7 @@ from gradmesh.trainer.process_group.message import (
     shutdown_reason,
     unpack_header,
 )
+from gradmesh.trainer.process_group.peer.early_frame import MAX_EARLY_BYTES, too_early
 from gradmesh.trainer.process_group.process_group import ProcessGroup
 from gradmesh.trainer.process_group.store import PrefixStore, Store
 from gradmesh.trainer.process_group.validation import check_root
@@ -165,6 +166,8 @@ class MpiTransport:
                 buffer = bytearray(HEADER_BYTES)
                 self._communicator.Recv([buffer, self._mpi.BYTE], peer, _HEADER)
                 header = unpack_header(buffer)
+                if header.payload_bytes > MAX_EARLY_BYTES:
+                    raise too_early(f"rank {peer}", header.payload_bytes)
                 data = bytearray(header.payload_bytes)
                 self._receive_parts(data, peer)
                 self.bytes_moved += HEADER_BYTES + len(data)

@@ -80,6 +80,7 @@ class TcpProcessGroup(HostProcessGroup):
         world_size: int,
         timeout_s: float,
         endpoint: Endpoint | None = None,
+        name: str = "",
     ) -> "TcpProcessGroup":
         """Connect to the other ranks of the generation and return the group.
 
@@ -90,6 +91,7 @@ class TcpProcessGroup(HostProcessGroup):
             world_size: Number of ranks.
             timeout_s: Longest time to connect, and for one collective later.
             endpoint: Where to listen; loopback if None.
+            name: Name of a sub-group.
 
         Raises:
             CollectiveTimeout: A rank did not connect in time.
@@ -99,7 +101,7 @@ class TcpProcessGroup(HostProcessGroup):
         check_root(rank, world_size)
         secret = share_secret(store, rank, timeout_s)
         identity = RankIdentity(
-            generation=generation, world_size=world_size, rank=rank, secret=secret
+            generation=generation, world_size=world_size, rank=rank, secret=secret, group=name
         )
         endpoint = endpoint or Endpoint()
         host = host_identity() if endpoint.host is None else endpoint.host
@@ -142,6 +144,7 @@ class TcpProcessGroup(HostProcessGroup):
             world_size=len(parents),
             timeout_s=self._timeout_s,
             endpoint=self._endpoint,
+            name=f"{self._identity.group}/{name}",
         )
 
     def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike) -> AnyArray:

@@ -21,10 +21,7 @@ from gradmesh.protos.dtype import WIRE_TO_NUMPY, wire_dtype
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.lane import ALIGN, aligned, entry
-
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-# No frame is larger; a peer that claims more would only waste our address space.
-_MAX_BYTES = 1 << 36
+from gradmesh.sdk.transport.lane.sealed import SEALS, sealed_size
 
 
 @final
@@ -55,7 +52,7 @@ class Arena:
         try:
             os.ftruncate(self.fd, size)
             # Reading a mapping that the peer has shrunk would end this process with SIGBUS.
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
             self._map = mmap.mmap(self.fd, size, flags=mmap.MAP_SHARED)
         except BaseException:
             self.close_fd()
@@ -115,17 +112,17 @@ class Arena:
             self.peak = 0
 
 
-def map_peer(fd: int) -> mmap.mmap:
+def map_peer(fd: int, max_bytes: int) -> mmap.mmap:
     """Map the arena of a peer, read-only.
 
+    Args:
+        fd: Its descriptor.
+        max_bytes: The largest frame; what is beyond it is not mapped, whatever its size.
+
     Raises:
-        ValueError: The peer could shrink it, or it is unreasonably large.
+        ValueError: It is not memory that can be mapped safely.
     """
-    size = os.fstat(fd).st_size
-    if not 0 < size <= _MAX_BYTES:
-        raise ValueError(f"the peer's memory has {size} bytes")
-    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
-        raise ValueError("the peer's memory is not sealed")
+    size = min(sealed_size(fd), -(-max_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
     return mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
 
 

@@ -89,7 +89,8 @@ def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -
         welcome, fd = _receive_fd(sock, _WELCOME.size)
         try:
             _check(_WELCOME.unpack(welcome))
-            return ShmLink(_spinning_stream(sock), arena, map_peer(fd), max_frame_bytes)
+            peer = map_peer(fd, max_frame_bytes)
+            return ShmLink(_spinning_stream(sock), arena, peer, max_frame_bytes)
         finally:
             os.close(fd)
     finally:
@@ -123,7 +124,7 @@ def welcome(
     hello, fd = _receive_fd(sock, _HELLO.size)
     try:
         caller = _admit(hello, admit)
-        peer = map_peer(fd)
+        peer = map_peer(fd, max_frame_bytes)
     finally:
         os.close(fd)
     arena = Arena(max_frame_bytes, shared=True)
@@ -175,7 +176,8 @@ def _read(sock: socket.socket, size: int) -> bytes:
 
 def _receive_fd(sock: socket.socket, size: int) -> tuple[bytes, int]:
     """Read `size` bytes and the one descriptor that arrives with them."""
-    data, fds, flags, _ = socket.recv_fds(sock, size, 1)
+    # Not inherited by a program that this process starts meanwhile.
+    data, fds, flags, _ = socket.recv_fds(sock, size, 1, socket.MSG_CMSG_CLOEXEC)
     if len(fds) != 1 or len(data) != size or flags & socket.MSG_CTRUNC:
         for fd in fds:
             os.close(fd)

@@ -25,6 +25,7 @@ from gradmesh.protos.lane import (
     entry,
     read_arrays,
     read_header,
+    read_shared_arrays,
     read_table,
 )
 from gradmesh.sdk.transport.lane.arena import BIG_BYTES, Arena
@@ -50,7 +51,8 @@ class Received(NamedTuple):
         call: Number of the call on this connection.
         deadline_ms: How long the client waits.
         head: The message without its arrays.
-        arrays: Borrowed: valid until the next frame arrives on this connection.
+        arrays: Borrowed: valid until the next frame arrives on this connection. In shared memory
+            the peer can change floats at any time; integers and bools are copies.
         size: Bytes of head and arrays.
     """
 
@@ -142,16 +144,16 @@ class Link(ABC):
         """
         return self._receive_from(self.stream.receive(self._view, deadline), deadline)
 
-    def _receive_small(self, buffer: Any, deadline: float) -> Received:
+    def _receive_small(self, shared: Any, deadline: float) -> Received:
         """Receive a frame that is probably small, without copying it through the inbox.
 
         Args:
-            buffer: Memory that holds the arrays; None if they follow inline.
+            shared: The peer's memory, which holds the arrays; None if they follow inline.
             deadline: As for `receive`.
         """
         data = self.stream.receive_bytes(SMALL_BYTES, deadline)
         size = len(data)
-        if size < _HEADER_BYTES or (buffer is not None and size == SMALL_BYTES):
+        if size < _HEADER_BYTES or (shared is not None and size == SMALL_BYTES):
             return self._receive_rest(data, deadline)
         magic, number, call, deadline_ms, head_bytes, table_bytes, _, body = HEADER.unpack_from(
             data
@@ -159,15 +161,18 @@ class Link(ABC):
         split = _HEADER_BYTES + table_bytes
         end = split + head_bytes
         base = 0
-        if buffer is None and body:
-            buffer, base = data, (end + 63) & -64
+        if shared is None and body:
+            base = (end + 63) & -64
             end = base + body
         if magic != MAGIC or size != end or body > self._most:
             return self._receive_rest(data, deadline)
         arrays: list[Array] = []
         if table_bytes:
             layout = read_table(data[_HEADER_BYTES:split])
-            arrays = read_arrays(layout, buffer, base, body)
+            if shared is None:
+                arrays = read_arrays(layout, data, base, body)
+            else:
+                arrays = read_shared_arrays(layout, shared, body)
         head = data[split : split + head_bytes]
         return Received(number, call, deadline_ms, head, arrays, head_bytes + body)
 
@@ -272,7 +277,7 @@ class ShmLink(Link):
             return []
         if header.body_bytes > self._peer_bytes:
             raise InvalidFrame(f"a body of {header.body_bytes} bytes in {self._peer_bytes}")
-        return read_arrays(read_table(table), self._peer, 0, header.body_bytes)
+        return read_shared_arrays(read_table(table), self._peer, header.body_bytes)
 
 
 @final

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from gradmesh.engine.kernels import rank_bits
+from gradmesh.engine.kernels import has_repeats, rank_bits
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest, StaleShardMap
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import BUCKETS, Ids, ShardMap
@@ -90,6 +90,10 @@ class Index(ABC):
     @abstractmethod
     def ids_of(self, handles: Handles) -> Ids:
         """Return the ids of handles."""
+
+    def has_repeats(self, handles: Handles) -> bool:
+        """Return whether a handle appears twice."""
+        return has_repeats(handles)
 
     @abstractmethod
     def peek(self, handles: Handles, step: int) -> Slots:
@@ -172,6 +176,7 @@ def check_ids(ids: Array, table: str) -> None:
 
 
 _BLOCK_ROWS = 1 << 16
+_BITS_A_SLOT = 64
 
 
 @final
@@ -226,6 +231,15 @@ class DenseIndex(Index):
         ids = np.empty(handles.size, np.int64)
         rank_bits.select(handles, self._words.array, ids)
         return ids
+
+    def has_repeats(self, handles: Handles) -> bool:
+        """Return whether a slot appears twice."""
+        if self._count > _BITS_A_SLOT * handles.size:
+            return has_repeats(handles)
+        # For many slots a bit of each row takes less memory, and so less time, than hashing them.
+        bits = np.zeros(self._count // 8 + 1, np.uint8)
+        first = rank_bits.first_uses(handles, bits, np.empty(handles.size, np.int64))
+        return bool(first < handles.size)
 
     def peek(self, handles: Handles, step: int) -> Slots:
         """Return the slots of rows that were used before, -1 for others."""

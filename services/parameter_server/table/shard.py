@@ -127,6 +127,10 @@ class TableShard:
         """
         return self._index.handles_of(ids)
 
+    def has_repeats(self, handles: Handles) -> bool:
+        """Return whether a row appears twice."""
+        return self._index.has_repeats(handles)
+
     @property
     def may_be_full(self) -> bool:
         """Whether it has its own limit at which it refuses new rows."""
@@ -183,8 +187,13 @@ class TableShard:
         self._initializer.fill(wide, ids, self._seed)
         return wide.astype(self.dtype, copy=False)
 
-    def check_grads(self, handles: Handles, grads: Array) -> Array:
+    def check_grads(self, handles: Handles, grads: Array, borrowed: bool = False) -> Array:
         """Return gradients after a check of shape and type and the table's `bad_gradients`.
+
+        Args:
+            handles: Handles of their rows.
+            grads: The gradients.
+            borrowed: Whether their memory is another process's, so that they are copied.
 
         Raises:
             InvalidRequest: They do not fit, or are not finite and the table rejects that.
@@ -197,7 +206,7 @@ class TableShard:
                 f"{grads.shape}",
                 table=name,
             )
-        return self._bad_gradients.clean(grads, name)
+        return self._bad_gradients.clean(grads, name, borrowed)
 
     def check_room(self, handles: Handles, others: int) -> int:
         """Return the memory for missing rows; check that it and `others` fit into the budget.

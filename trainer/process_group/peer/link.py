@@ -7,10 +7,11 @@ more than the caller expects.
 import contextlib
 import fcntl
 import socket
+import ssl
 import sys
 import termios
 from collections import deque
-from typing import final
+from typing import Any, final
 
 from gradmesh.trainer.errors import CollectiveMismatch, PeerLost
 from gradmesh.trainer.process_group.collective import Segments
@@ -23,6 +24,13 @@ from gradmesh.trainer.process_group.message import (
     shutdown_error,
     unpack_header,
 )
+from gradmesh.trainer.process_group.peer.early_frame import (
+    MAX_EARLY_BYTES,
+    EarlyFrame,
+    drop_bytes,
+    too_early,
+)
+from gradmesh.trainer.process_group.peer.tls_socket import TlsSocket
 
 _MAX_DROPS = 16
 _DROP_BYTES = 1 << 18
@@ -42,7 +50,8 @@ class PeerLink:
         self.rank = rank
         self.address = address
         self.bytes_moved = 0
-        self.sock = sock
+        self._tls = TlsSocket(sock) if isinstance(sock, ssl.SSLSocket) else None
+        self.sock: Any = self._tls or sock
         self._sent_frames = 0
         self._outgoing: list[memoryview] = []
         self._received_frames = 0
@@ -51,12 +60,13 @@ class PeerLink:
         self._incoming: list[memoryview] = []
         self._expected: MessageHeader | None = None
         # Frames that arrived while this rank could only send: complete ones, and the partial one.
-        self._early: deque[tuple[MessageHeader, memoryview]] = deque()
-        self._partial_early: tuple[MessageHeader, memoryview] | None = None
+        self._early: deque[EarlyFrame] = deque()
+        self._partial_early: EarlyFrame | None = None
+        self._early_bytes = 0
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
-        return self.sock.fileno()
+        return int(self.sock.fileno())
 
     def start_send(self, text: str, segments: Segments) -> None:
         """Start a frame; `send_some` sends it."""
@@ -73,22 +83,26 @@ class PeerLink:
         )
         self._received_frames += 1
         if self._early:
-            header, early = self._early.popleft()
-            self._check(header, expected)
-            _copy(early, segments)
+            early = self._early.popleft()
+            self._early_bytes -= early.cost
+            self._check(early.header, expected)
+            early.copy_to(segments)
             return
         self._expected = expected
         if self._partial_early is not None:
-            header, early = self._partial_early
-            self._partial_early = None
-            self._check(header, expected)
-            got = early.nbytes - self._incoming[0].nbytes
-            self._incoming = _copy(early[:got], segments)
+            early, self._partial_early = self._partial_early, None
+            self._early_bytes -= early.cost
+            self._check(early.header, expected)
+            self._incoming = early.copy_to(segments)
         elif self._incoming:
             self._incoming.extend(segments)
         else:
             self._header_left = HEADER_BYTES
             self._incoming = [memoryview(self._header), *segments]
+
+    def has_pending(self) -> bool:
+        """Return whether bytes have arrived that a poll of the descriptor does not report."""
+        return self._tls is not None and self._tls.has_pending()
 
     def is_sending(self) -> bool:
         """Return whether a part of the frame is not sent yet."""
@@ -104,7 +118,7 @@ class PeerLink:
             while self._outgoing:
                 sent = self.sock.sendmsg(self._outgoing)
                 self.bytes_moved += sent
-                self._outgoing = _drop_bytes(self._outgoing, sent)
+                self._outgoing = drop_bytes(self._outgoing, sent)
         except BlockingIOError:
             return
         except OSError as error:
@@ -173,7 +187,7 @@ class PeerLink:
         """
         try:
             while self._outgoing:
-                self._outgoing = _drop_bytes(self._outgoing, self.sock.sendmsg(self._outgoing))
+                self._outgoing = drop_bytes(self._outgoing, self.sock.sendmsg(self._outgoing))
         except BlockingIOError:
             pass
         except OSError:
@@ -220,11 +234,15 @@ class PeerLink:
 
     def _advance(self, received: int) -> None:
         self.bytes_moved += received
-        self._incoming = _drop_bytes(self._incoming, received)
+        self._incoming = drop_bytes(self._incoming, received)
         if self._header_left:
             self._header_left = max(0, self._header_left - received)
             if not self._header_left:
                 self._read_header()
+        elif self._partial_early is not None:
+            self._partial_early.arrived += received
+            if not self._incoming:
+                self._incoming = self._partial_early.grow()
         if not self._incoming:
             if self._partial_early is not None:
                 self._early.append(self._partial_early)
@@ -238,9 +256,12 @@ class PeerLink:
         if self._expected is not None or header.kind is not MessageKind.DATA:
             self._check(header, self._expected)
             return
-        early = memoryview(bytearray(header.payload_bytes))
-        self._partial_early = (header, early)
-        self._incoming = [early] if early.nbytes else []
+        early = EarlyFrame(header)
+        self._early_bytes += early.cost
+        if self._early_bytes > MAX_EARLY_BYTES:
+            raise too_early(f"rank {self.rank} ({self.address})", self._early_bytes)
+        self._partial_early = early
+        self._incoming = early.grow()
 
     def _check(self, header: MessageHeader, expected: MessageHeader | None) -> None:
         if header.kind is not MessageKind.DATA:
@@ -259,21 +280,3 @@ class PeerLink:
 
     def _lost(self, why: str) -> PeerLost:
         return peer_lost(self.rank, self.address, why)
-
-
-def _copy(data: memoryview, segments: Segments) -> list[memoryview]:
-    """Copy `data` to the beginning of `segments`; return the segments left to fill."""
-    at = 0
-    for part in segments:
-        piece = data[at : at + part.nbytes]
-        part[: piece.nbytes] = piece
-        at += piece.nbytes
-    return _drop_bytes(list(segments), data.nbytes)
-
-
-def _drop_bytes(segments: list[memoryview], count: int) -> list[memoryview]:
-    """Drop the first `count` bytes of `segments`, and the segments that are empty then."""
-    while segments and count >= segments[0].nbytes:
-        count -= segments[0].nbytes
-        segments = segments[1:]
-    return [segments[0][count:], *segments[1:]] if count else segments

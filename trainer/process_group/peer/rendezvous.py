@@ -4,26 +4,26 @@ import contextlib
 import json
 import secrets
 import socket
-import struct
+import ssl
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, final
 
-from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost
-from gradmesh.trainer.process_group.peer.handshake import (
-    SECRET_BYTES,
-    RankIdentity,
-    greet,
-    welcome,
-)
+from gradmesh.sdk.process.network import SecurityConfig
+from gradmesh.sdk.process.setting import ConfigError, Problem
+from gradmesh.sdk.transport.lane.handshake import check_user
+from gradmesh.sdk.transport.security import client_tls, server_tls
+from gradmesh.trainer.errors import HandshakeRefused, PeerLost
+from gradmesh.trainer.process_group.peer.acceptor import Acceptor, process_of
+from gradmesh.trainer.process_group.peer.handshake import SECRET_BYTES, RankIdentity, greet
 from gradmesh.trainer.process_group.peer.link import PeerLink
 from gradmesh.trainer.process_group.store import Store, get_from_rank
 
-_HANDSHAKE_S = 5.0
-_MAX_HANDSHAKES = 64
 _BACKLOG = 128
+# A rank that was crowded out by strangers connects again after this time.
+_RETRY_S = 0.02
 
 
 @final
@@ -37,6 +37,34 @@ class Endpoint:
     """Address published to peers; empty means `listen_host`."""
     host: str | None = None
     """Ranks with the same text share memory. None asks the kernel; "" shares with no rank."""
+    security: SecurityConfig | None = None
+    """Certificates; with TLS in it all connections are encrypted, on all ranks or on none."""
+
+    def server_tls(self) -> Callable[[], ssl.SSLContext] | None:
+        """Return what makes the TLS of accepted connections; None for plaintext.
+
+        Raises:
+            ConfigError: TLS is on and there is no certificate to show.
+        """
+        security = self.security
+        if security is None or not security.tls:
+            return None
+        if security.tls_certificate_file is None:
+            problem = "is missing; ranks of a process group show one once TLS is on"
+            raise ConfigError([Problem("security.tls_certificate_file", problem)])
+
+        def make() -> ssl.SSLContext:
+            context = server_tls(security)
+            assert context is not None  # for the type checker: there is a certificate
+            # A rank that resumed a session would skip the check of its certificate.
+            context.num_tickets = 0
+            return context
+
+        return make
+
+    def client_tls(self) -> ssl.SSLContext | None:
+        """Return the TLS of connections to other ranks; None for plaintext."""
+        return None if self.security is None else client_tls(self.security)
 
 
 def share_hosts(store: Store, rank: int, world_size: int, host: str, timeout_s: float) -> list[str]:
@@ -79,94 +107,17 @@ def connect_mesh(
         store.set(f"process_group/address/{identity.rank}", json.dumps(address).encode())
         higher = range(identity.rank + 1, identity.world_size)
         with contextlib.ExitStack() as undo:
-            acceptor = _Acceptor(listener, identity, set(higher))
-            undo.callback(acceptor.discard)
+            acceptor = Acceptor(
+                listener, identity, set(higher), None if endpoint is None else endpoint.server_tls()
+            )
             acceptor.start()
+            undo.callback(acceptor.discard)
             for rank in range(identity.rank):
-                acceptor.links[rank] = _dial(store, identity, rank, deadline)
+                acceptor.links[rank] = _dial(store, identity, endpoint, rank, deadline)
             acceptor.wait(deadline)
             undo.pop_all()
             acceptor.close()
     return dict(sorted(acceptor.links.items()))
-
-
-@final
-@dataclass(slots=True)
-class _Acceptor:
-    """Accept the higher ranks while this one connects to the lower ones."""
-
-    listener: socket.socket
-    identity: RankIdentity
-    awaited: set[int]
-    links: dict[int, PeerLink] = field(default_factory=dict)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    """Guards awaited, links and _closed."""
-    _closed: bool = False
-    _thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start accepting, on a thread."""
-        self._thread = threading.Thread(target=self._accept, name="rendezvous", daemon=True)
-        self._thread.start()
-
-    def wait(self, deadline: float) -> None:
-        """Block until every awaited rank has connected."""
-        with self._changed:
-            left_s = max(0.0, deadline - time.monotonic())
-            if not self._changed.wait_for(lambda: not self.awaited, left_s):
-                missing = ", ".join(str(rank) for rank in sorted(self.awaited))
-                raise CollectiveTimeout(
-                    f"rank {missing} did not connect to rank {self.identity.rank} in time;"
-                    " see whether it still runs, then rejoin",
-                    ranks=sorted(self.awaited),
-                )
-
-    def close(self) -> None:
-        """Stop accepting."""
-        with self._changed:
-            self._closed = True
-        # A shutdown of the listener wakes its accept(); a close alone does not.
-        with contextlib.suppress(OSError):
-            self.listener.shutdown(socket.SHUT_RDWR)
-        if self._thread is not None:
-            self._thread.join(_HANDSHAKE_S)
-
-    def discard(self) -> None:
-        """Stop accepting and close the links made so far."""
-        self.close()
-        for link in self.links.values():
-            link.close()
-
-    def _accept(self) -> None:
-        # Each connection gets a thread, so that a silent one cannot delay the peers; beyond the
-        # limit it waits in the kernel's backlog.
-        handshakes = threading.Semaphore(_MAX_HANDSHAKES)
-        while True:
-            handshakes.acquire()
-            try:
-                sock, address = self.listener.accept()
-            except OSError:
-                return
-            name = f"{address[0]}:{address[1]}" if address else _process(sock)
-            threading.Thread(
-                target=self._admit, args=(sock, name, handshakes), name="handshake", daemon=True
-            ).start()
-
-    def _admit(self, sock: socket.socket, address: str, handshakes: threading.Semaphore) -> None:
-        try:
-            rank = welcome(sock, self.identity, _HANDSHAKE_S)
-        except OSError:
-            sock.close()
-            return
-        finally:
-            handshakes.release()
-        with self._changed:
-            if self._closed or rank not in self.awaited:
-                sock.close()
-                return
-            self.links[rank] = PeerLink(sock, rank, address)
-            self.awaited.remove(rank)
-            self._changed.notify_all()
 
 
 def _listen(endpoint: Endpoint | None) -> socket.socket:
@@ -187,29 +138,64 @@ def _address(endpoint: Endpoint | None, listener: socket.socket) -> list[str | i
     return [endpoint.advertise_host or endpoint.listen_host, listener.getsockname()[1]]
 
 
-def _dial(store: Store, identity: RankIdentity, rank: int, deadline: float) -> PeerLink:
-    where = json.loads(get_from_rank(store, f"process_group/address/{rank}", rank, deadline))
+def _dial(
+    store: Store, identity: RankIdentity, endpoint: Endpoint | None, rank: int, deadline: float
+) -> PeerLink:
+    where = _read_address(get_from_rank(store, f"process_group/address/{rank}", rank, deadline))
     address = ":".join(map(str, where)) if len(where) > 1 else "this host"
-    left_s = max(0.001, deadline - time.monotonic())
+    pause = threading.Event()
+    while True:
+        try:
+            return _greet(where, identity, endpoint, rank, address, deadline)
+        except HandshakeRefused:
+            raise
+        except OSError as error:
+            # Strangers may crowd the listener until its backlog is full, or our connection is
+            # closed before its turn. Nothing listens behind a refused connection: that is final.
+            final = not isinstance(error, (ConnectionResetError, BrokenPipeError, BlockingIOError))
+            if final or time.monotonic() + _RETRY_S > deadline:
+                raise _unreachable(rank, address, error) from error
+        pause.wait(_RETRY_S)
+
+
+def _greet(
+    where: list[Any],
+    identity: RankIdentity,
+    endpoint: Endpoint | None,
+    rank: int,
+    address: str,
+    deadline: float,
+) -> PeerLink:
+    sock = _connect(where, max(0.001, deadline - time.monotonic()))
     try:
-        sock = _connect(where, left_s)
-    except OSError as error:
-        raise _unreachable(rank, address, error) from error
-    try:
-        greet(sock, identity, rank, deadline - time.monotonic())
-    except HandshakeRefused:
+        if endpoint is None:
+            check_user(sock)
+        tls = None if endpoint is None else endpoint.client_tls()
+        named = None if tls is None else (tls, str(where[0]))
+        sealed = greet(sock, identity, rank, deadline - time.monotonic(), named)
+    except BaseException as error:
         sock.close()
+        if isinstance(error, ValueError):
+            raise HandshakeRefused(f"rank {rank} at {address}: {error}") from error
         raise
-    except OSError as error:
-        sock.close()
-        raise _unreachable(rank, address, error) from error
-    return PeerLink(sock, rank, address if len(where) > 1 else _process(sock))
+    return PeerLink(sealed, rank, address if len(where) > 1 else process_of(sock))
 
 
-def _process(sock: socket.socket) -> str:
-    """Return the name of the process at the other end of a unix socket."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return f"process {struct.unpack('3i', credentials)[0]} on this host"
+def _read_address(raw: bytes) -> list[Any]:
+    """Read the address that a rank published.
+
+    Raises:
+        HandshakeRefused: It is not an address.
+    """
+    try:
+        match json.loads(raw):
+            case [str(host), int(port)] if 0 < port < 1 << 16:
+                return [host, port]
+            case [str(name)]:
+                return [bytes.fromhex(name)]
+    except ValueError:
+        pass
+    raise HandshakeRefused("a rank published something that is not an address; rejoin")
 
 
 def _connect(where: list[Any], timeout_s: float) -> socket.socket:
@@ -218,7 +204,7 @@ def _connect(where: list[Any], timeout_s: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)
-        sock.connect(bytes.fromhex(where[0]))
+        sock.connect(where[0])
     except BaseException:
         sock.close()
         raise

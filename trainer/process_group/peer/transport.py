@@ -122,7 +122,9 @@ class SocketTransport:
         for link in self._idle:
             # A peer that has finished its part may still send a shutdown message.
             poll.register(link, select.POLLIN)
-        ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        pending = any(link.has_pending() for link in (*busy, *self._idle))
+        wait_s = 0.0 if pending else max(0.0, deadline - time.monotonic())
+        ready = poll.poll(wait_s * 1000) or pending
         if self._idle:
             self._idle = [link for link in self._idle if not link.has_unexpected_data()]
         if not ready or time.monotonic() >= deadline:

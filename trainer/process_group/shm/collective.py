@@ -12,12 +12,16 @@ from typing import final
 import numpy as np
 
 from gradmesh.engine.backend import view_of
-from gradmesh.trainer.errors import CollectiveMismatch
 from gradmesh.trainer.process_group.collective import Collectives, Continuation, PeerTransport
 from gradmesh.trainer.process_group.process_group import AnyArray, ReduceOp
 from gradmesh.trainer.process_group.reduction import reduce_in_order
 from gradmesh.trainer.process_group.shm import kernel
-from gradmesh.trainer.process_group.shm.slot_ring import SMALL_BYTES, MemoryRange, SlotRing
+from gradmesh.trainer.process_group.shm.slot_ring import (
+    SMALL_BYTES,
+    MemoryRange,
+    SlotRing,
+    other_size,
+)
 
 _ALIGN = 64
 _NO_OFFSET = 0
@@ -81,12 +85,14 @@ class SharedCollectives(Collectives):
             stage = view_of(self._staged(array.nbytes).view(array.dtype), array.shape)
             stage[...] = array
             offset = self._offset(stage)
+        nbytes = array.nbytes
         self._run_with_all(
             text,
             offset,
-            array.nbytes,
+            nbytes,
             lambda ranges: self._sum_slice(ranges, array, op),
             deadline,
+            nbytes,
         )
         if stage is not None:
             array[...] = stage
@@ -187,12 +193,23 @@ class SharedCollectives(Collectives):
         nbytes: int,
         act: Callable[[Sequence[MemoryRange]], None],
         deadline: float,
+        every: int | None = None,
     ) -> None:
-        """Call `act` when all ranks have arrived, and wait until all have finished."""
+        """Call `act` when all ranks have arrived, and wait until all have finished.
+
+        Args:
+            text: The collective in words.
+            offset: Where this rank's array is.
+            nbytes: Its size.
+            act: Takes the ranges of all ranks.
+            deadline: When to give up.
+            every: The size that every rank's array must have; None if sizes differ.
+        """
         self._ring.wait_for_slot(deadline)
         number = self._ring.begin(text, offset, nbytes)
         self._ring.meet(number, text, deadline)
-        act(self._ring.ranges(number))
+        ring = self._ring
+        act(ring.ranges(number) if every is None else ring.full_ranges(number, every))
         self._ring.finish(number)
         self._ring.wait_for_all(number, text, deadline)
 
@@ -244,7 +261,7 @@ class SharedCollectives(Collectives):
     def _peer(self, rank: int, range_: MemoryRange, like: AnyArray) -> AnyArray:
         """Return a rank's array, or raise if its size differs from the expected one."""
         if range_.nbytes != like.nbytes:
-            raise _other_size(rank, range_.nbytes, like.nbytes)
+            raise other_size(rank, range_.nbytes, like.nbytes)
         return self._ring.memories[rank].array(range_.offset, like.shape, like.dtype)
 
     def _staged(self, nbytes: int) -> AnyArray:
@@ -281,11 +298,16 @@ class SharedCollectives(Collectives):
         self, ranges: Sequence[MemoryRange], rank: int, index: int, like: AnyArray
     ) -> AnyArray:
         """Return the part for rank `index` of the arrays that a rank packed."""
-        memory, offset = self._ring.memories[rank], ranges[rank].offset
-        sizes = memory.array(offset, self._size, np.int64)
+        memory, (offset, nbytes) = self._ring.memories[rank], ranges[rank]
+        if nbytes < 8 * self._size:
+            raise other_size(rank, nbytes, like.nbytes)
+        # A copy: the rank could change a size between its check and its use.
+        sizes = memory.array(offset, self._size, np.int64).copy()
         if sizes[index] != like.nbytes:
-            raise _other_size(rank, int(sizes[index]), like.nbytes)
+            raise other_size(rank, int(sizes[index]), like.nbytes)
         start = int(_starts(sizes)[index])
+        if not 0 <= start <= nbytes - like.nbytes:
+            raise other_size(rank, nbytes - start, like.nbytes)
         return memory.array(offset + start, like.shape, like.dtype)
 
 
@@ -306,10 +328,3 @@ def _slice(count: int, itemsize: int, rank: int, size: int) -> slice:
     lines = -(-count // line)
     edges = [min(count, r * lines // size * line) for r in (rank, rank + 1)]
     return slice(*edges)
-
-
-def _other_size(rank: int, nbytes: int, expected: int) -> CollectiveMismatch:
-    return CollectiveMismatch(
-        f"rank {rank} passed {nbytes} bytes, this rank expects {expected}; all ranks must call"
-        " the same collectives with the same shapes"
-    )

@@ -63,15 +63,18 @@ def _receive(link: PeerLink, deadline: float) -> SharedMemory:
             ranks=[link.rank],
         )
     try:
-        token, fds, _, _ = socket.recv_fds(link.sock, len(_TOKEN), 1)
+        token, fds, _, _ = socket.recv_fds(link.sock, len(_TOKEN), 1, socket.MSG_CMSG_CLOEXEC)
     except OSError as error:
         raise peer_lost(link.rank, link.address, str(error)) from error
-    if token != _TOKEN or not fds:
-        raise peer_lost(link.rank, link.address, "it shared no memory")
     try:
+        if token != _TOKEN or len(fds) != 1:
+            raise peer_lost(link.rank, link.address, "it shared no memory")
         return SharedMemory(fds[0])
+    except ValueError as error:
+        raise peer_lost(link.rank, link.address, str(error)) from error
     finally:
-        os.close(fds[0])
+        for fd in fds:
+            os.close(fd)
 
 
 _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL

@@ -18,9 +18,14 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from gradmesh.sdk.transport.lane.sealed import SEALS, sealed_size
 from gradmesh.trainer.process_group.process_group import AnyArray
 
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+LEAST_BYTES = 1 << 20
+"""Smallest memory of a rank: compiled code uses its slots without a check."""
+
+# Address space is what a larger one would take.
+_MOST_BYTES = 1 << 44
 
 
 def _machine_bytes() -> int:
@@ -37,14 +42,15 @@ class SharedMemory:
     Attributes:
         address: Its address in this process.
         size: Size in bytes.
+
+    Raises:
+        ValueError: It is not memory that can be mapped safely.
     """
 
     def __init__(self, fd: int) -> None:
-        self.size = os.fstat(fd).st_size
-        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
-            raise ValueError(
-                "the memory of a rank is not sealed: it could be truncated while in use"
-            )
+        self.size = sealed_size(fd)
+        if not LEAST_BYTES <= self.size <= _MOST_BYTES:
+            raise ValueError(f"the memory of a rank has {self.size} bytes")
         self.map = mmap.mmap(fd, self.size, flags=mmap.MAP_SHARED)
         self._bytes = np.frombuffer(self.map, np.uint8)
         self.address: int = self._bytes.__array_interface__["data"][0]
@@ -55,11 +61,15 @@ class SharedMemory:
         fd = os.memfd_create("gradmesh-process-group", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, _machine_bytes())
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
         except BaseException:
             os.close(fd)
             raise
         return fd
+
+    def has(self, offset: int, nbytes: int) -> bool:
+        """Return whether a part of the memory exists, given numbers that another rank wrote."""
+        return offset >= 0 and 0 <= nbytes <= self.size - offset
 
     def array(self, offset: int, shape: Any, dtype: npt.DTypeLike) -> AnyArray:
         """Return a part of the memory as an array."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout
 from gradmesh.trainer.process_group.abort_signal import AbortSignal
-from gradmesh.trainer.process_group.message import MessageKind, shutdown_error
+from gradmesh.trainer.process_group.message import MessageKind, shutdown_error, words
 from gradmesh.trainer.process_group.process_group import AnyArray
 from gradmesh.trainer.process_group.shm import kernel
 from gradmesh.trainer.process_group.shm.memory import SharedHeap, SharedMemory
@@ -39,6 +39,7 @@ _HEAP = _SMALL + SLOTS * SMALL_BYTES
 
 _ARRIVED, _FINISHED, _LEFT, _ABOUT = 0, 8, 16, 24
 _PHASES = (_ARRIVED, _FINISHED)
+_KINDS = frozenset(MessageKind)
 # How long a rank sleeps before it checks whether the others are alive.
 _SLEEP_S = 0.02
 # Spin about 100 µs: a sleeping rank is woken late, and on a core of the kernel's choice. But with
@@ -150,9 +151,34 @@ class SlotRing:
             raise _mismatch(self._ranks, [memory.map[text_at] for memory in self.memories])
 
     def ranges(self, number: int) -> list[MemoryRange]:
-        """Return the range of every rank's array, after `meet`."""
+        """Return the range of every rank's array, after `meet`.
+
+        Other ranks write them at any time: what is returned was copied, then checked.
+
+        Raises:
+            CollectiveMismatch: A range is not in the memory of its rank.
+        """
         at = _header(number)
-        return [MemoryRange(*_RANGE.unpack_from(memory.map, at)) for memory in self.memories]
+        found = [MemoryRange(*_RANGE.unpack_from(memory.map, at)) for memory in self.memories]
+        for rank, (memory, part) in enumerate(zip(self.memories, found, strict=True)):
+            if not memory.has(*part):
+                raise CollectiveMismatch(
+                    f"rank {self._ranks[rank]} ({self._names[rank]}) has its array at"
+                    f" {part.offset} with {part.nbytes} bytes, outside the memory that it shares"
+                )
+        return found
+
+    def full_ranges(self, number: int, nbytes: int) -> list[MemoryRange]:
+        """Return the ranges as `ranges` does, all of one size.
+
+        Raises:
+            CollectiveMismatch: A range has another size.
+        """
+        found = self.ranges(number)
+        for rank, part in enumerate(found):
+            if part.nbytes != nbytes:
+                raise other_size(self._ranks[rank], part.nbytes, nbytes)
+        return found
 
     def finish(self, number: int) -> None:
         """Publish that this rank no longer uses the others' memory."""
@@ -218,7 +244,8 @@ class SlotRing:
         kind = kernel.load_word(progress + _LEFT)
         if kind:
             about = kernel.load_word(progress + _ABOUT)
-            raise shutdown_error(MessageKind(kind), about, self._ranks[rank], self._names[rank])
+            known = MessageKind(kind) if kind in _KINDS else MessageKind.ABORTED
+            raise shutdown_error(known, about, self._ranks[rank], self._names[rank])
         self._check_alive(rank)
 
     def _timed_out(self, text: str, missing: Sequence[int]) -> CollectiveTimeout:
@@ -245,9 +272,17 @@ def _padded(text: str) -> bytes:
 def _mismatch(ranks: Sequence[int], texts: Sequence[bytes]) -> CollectiveMismatch:
     called: dict[str, list[int]] = {}
     for rank, text in zip(ranks, texts, strict=True):
-        called.setdefault(text.rstrip(b"\0").decode("ascii", "replace"), []).append(rank)
+        called.setdefault(words(text), []).append(rank)
     calls = "; ".join(f"rank {', '.join(map(str, who))}: {t}" for t, who in called.items())
     return CollectiveMismatch(
         f"ranks called different collectives ({calls}); all ranks must call the same"
         " collectives in the same order"
+    )
+
+
+def other_size(rank: int, nbytes: int, expected: int) -> CollectiveMismatch:
+    """Return the error for a rank that passed an array of another size."""
+    return CollectiveMismatch(
+        f"rank {rank} passed {nbytes} bytes, this rank expects {expected}; all ranks must call"
+        " the same collectives with the same shapes"
     )

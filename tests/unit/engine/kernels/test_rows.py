@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from gradmesh.engine import kernels
-from gradmesh.engine.kernels import all_finite, gather_columns
+from gradmesh.engine.kernels import all_finite, finite_copy, gather_columns
 
 
 def test_gather_into_a_buffer() -> None:
@@ -148,3 +148,20 @@ def test_no_memory_outside_the_columns_is_written(rows, at):
 
     with pytest.raises(IndexError):
         gather_columns(matrices, [0, 0], np.zeros((2, 4), np.int64), np.empty((rows, 3, 3)), at)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+@pytest.mark.parametrize("bad", [None, np.nan, np.inf, -np.inf])
+def test_a_copy_is_made_only_of_finite_numbers(dtype, bad):
+    array = np.arange(24).astype(dtype).reshape(4, 6)
+    if bad is not None:
+        array[3, 5] = bad
+
+    for given in (array, array[::-1], array.T):
+        copy = finite_copy(given)
+
+        if bad is not None:
+            assert copy is None
+        else:
+            np.testing.assert_array_equal(copy, given)
+            assert not np.may_share_memory(copy, given)

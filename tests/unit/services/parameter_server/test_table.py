@@ -23,6 +23,14 @@ def gather(make, spec, count):
     return rows
 
 
+@pytest.mark.parametrize("rows", [50, 5000])
+def test_repeated_rows_are_found_in_small_and_large_tables(make, rows):
+    table = TableShard(make.spec(rows=rows), make.shards(), 0)
+
+    for ids, repeats in (([], False), ([0, 1, 49], False), ([49, 1, 49], True)):
+        assert table.has_repeats(table.slots_of(np.array(ids, np.int64))) is repeats
+
+
 @pytest.mark.parametrize("dtype", ["FLOAT16", "FLOAT32", "FLOAT64"])
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_initial_rows_do_not_depend_on_the_number_of_shards(make, dtype, count):

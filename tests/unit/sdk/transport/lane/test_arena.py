@@ -10,7 +10,7 @@ from gradmesh.sdk.transport.lane.arena import Arena, IdleTrimmer, map_peer
 
 def test_writes_are_visible_to_the_peer() -> None:
     arena = Arena(1 << 20, shared=True)
-    peer = map_peer(arena.fd)
+    peer = map_peer(arena.fd, 1 << 20)
     arena.close_fd()
 
     array = arena.empty((3, 4), np.float32)
@@ -57,7 +57,7 @@ def test_memory_that_could_shrink_is_refused() -> None:
     os.ftruncate(fd, 4096)
 
     with pytest.raises(ValueError, match="not sealed"):
-        map_peer(fd)
+        map_peer(fd, 1 << 20)
     os.close(fd)
 
 
