@@ -1,6 +1,5 @@
 """Node: a member of the mesh that serves, built of agent, autograd, server and membership."""
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import MappingProxyType
@@ -28,8 +27,10 @@ from gradmesh.sdk.rpc.registry import REGISTRY, Registry
 from gradmesh.sdk.rpc.servicer import ContextHolder, NoContexts, OwnerServicer
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.channel import Dialer
+from gradmesh.sdk.transport.identity import MemberIdentity
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.policy import Limits, Timeouts
+from gradmesh.sdk.transport.security import TicketCheck
 from gradmesh.sdk.transport.server import Server
 
 # Register the functions that every node serves by name.
@@ -81,15 +82,17 @@ class Node:
         self._config, self._role = config, role
         self._process, self._registry = process, registry
         self._limits = limits
+        identity = MemberIdentity(config.name)
         self._dial = Dialer(
             security=process.security,
             lane=process.transport.lane,
             metrics=RpcMetrics("client", registry),
             max_frame_bytes=limits.max_frame_bytes,
-        )
+        ).of_process(identity)
+        self._check = TicketCheck(process.security, identity)
         self.agent = Agent(
             config.name,
-            time.time_ns(),
+            identity.incarnation,
             functions,
             self._dial,
             rank=rank,
@@ -159,6 +162,7 @@ class Node:
             threads=self._limits.threads,
             max_frame_bytes=self._limits.max_frame_bytes,
             registry=self._registry,
+            check=self._check if self._process.security.authenticates else None,
         )
         server.start()
         return server
@@ -204,6 +208,7 @@ class Node:
             on_lost=on_lost,
         )
         mesh.connection.watch_contexts(self.agent.rrefs.owners)
+        self.agent.openers.join(mesh.connection.coordinator)
         self.agent.join(mesh.connection.coordinator)
         if self._participant is not None:
             self._participant.join(mesh)

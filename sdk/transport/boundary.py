@@ -175,7 +175,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
         if handler is None:
             return handler
         path = str(details.method)
-        metadata = {str(k): str(v) for k, v in details.invocation_metadata or ()}
+        metadata = dict(details.invocation_metadata or ())
         if handler.unary_unary is None:
             return handler if is_open(path) else self._guard_stream(handler, path, metadata)
         inner = handler.unary_unary
@@ -202,7 +202,9 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
             guarded, handler.request_deserializer, handler.response_serializer
         )
 
-    def _guard_stream(self, handler: "Handler", path: str, metadata: dict[str, str]) -> "Handler":
+    def _guard_stream(
+        self, handler: "Handler", path: str, metadata: dict[str, str | bytes]
+    ) -> "Handler":
         """Wrap a stream of calls; `Session` handles the errors of each call."""
         inner: Any = handler.stream_stream
 

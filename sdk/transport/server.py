@@ -30,7 +30,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE
 from gradmesh.sdk.transport.lane.server import LANE_RPCS, OPEN_LANE, LaneServer
 from gradmesh.sdk.transport.metrics import RpcMetrics
-from gradmesh.sdk.transport.security import CallerCheck, server_credentials
+from gradmesh.sdk.transport.security import CallerCheck, TokenCheck, server_credentials
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ class Server:
         threads: gRPC calls served at once.
         max_frame_bytes: Largest message either way.
         registry: Exports the metrics.
+        check: Decides who may call; by default the tokens and certificates of `security`.
 
     Raises:
         AddressInUse: The address cannot be bound.
@@ -67,11 +68,12 @@ class Server:
         threads: int = 16,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         registry: CollectorRegistry | None = None,
+        check: CallerCheck | None = None,
     ) -> None:
         security = security or SecurityConfig()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         metrics = RpcMetrics("server", registry)
-        self._interceptor = CallInterceptor(CallerCheck(security), metrics)
+        self._interceptor = CallInterceptor(check or TokenCheck(security), metrics)
         handlers = _rpc_handlers(services)
         hot = {h.method.number: h for h in handlers if h.method.number}
         self._lanes = LaneServer(
