@@ -136,7 +136,7 @@ class ServerNode:
 
     def __init__(self, cluster: "Cluster", name: str, replace: bool = False) -> None:
         self.name = name
-        identity = MemberIdentity(name)
+        self.identity = identity = MemberIdentity(name)
         self.incarnation = identity.incarnation
         security = cluster.security or SecurityConfig()
         directory = CoordinatorView()

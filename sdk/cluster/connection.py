@@ -46,6 +46,8 @@ class Connection:
         incarnation: Distinguishes it from a former process of the same name.
         coordinator: The coordinator's rpcs.
         servers: The parameter servers.
+        identity: This process's session with the coordinator.
+        tickets: Its tickets for other members.
 
     Raises:
         InvalidRequest: The role or the name is wrong.
@@ -71,13 +73,14 @@ class Connection:
         if dial.identity is None:
             dial = dial.of_process(MemberIdentity(name, incarnation))
         assert dial.identity is not None
-        identity = dial.identity
+        self.identity = identity = dial.identity
+        self.tickets = dial.tickets
         self.incarnation = identity.incarnation
         self.timeouts = timeouts
         self._channel = dial.coordinator(coordinator)
         self.coordinator = Coordinator(self._channel, identity.session)
-        if dial.tickets is not None:
-            dial.tickets.join(self.coordinator.issue_tickets)
+        if self.tickets is not None:
+            self.tickets.join(self.coordinator.issue_tickets)
         member = membership_pb2.Member(
             name=name,
             role=ROLES[role],
