@@ -150,6 +150,11 @@ class Connection:
         """Number of the reshard under way, as of the last heartbeat; 0 for none."""
         return self._lease.reshard
 
+    @property
+    def authenticates(self) -> bool:
+        """Whether the coordinator authenticates its callers, and so issues tickets."""
+        return self._lease.authenticates
+
     def renew(self, deadline: Deadline) -> None:
         """Send a heartbeat now, and take over what has changed.
 

@@ -223,10 +223,15 @@ class Coordinator:
 
     def issue_tickets(
         self, audiences: Sequence[str], deadline: Deadline
-    ) -> list[tuple[bytes, float]]:
-        """Return tickets for members, each with its lifetime; empty for an unknown name."""
+    ) -> list[tuple[bytes, float]] | None:
+        """Return tickets for members, each with its lifetime; empty for an unknown name.
+
+        None stands for a cluster that needs none.
+        """
         request = ticket_pb2.IssueTicketsRequest(audiences=audiences)
         response: ticket_pb2.IssueTicketsResponse = self._call("IssueTickets", request, deadline)
+        if response.is_open:
+            return None
         return [(ticket.data, ticket.ttl_s) for ticket in response.tickets]
 
     def check_workers(self, workers: Sequence[tuple[str, int]], deadline: Deadline) -> list[bool]:
@@ -281,8 +286,8 @@ class FailoverCoordinator:
 
     def issue_tickets(
         self, audiences: Sequence[str], deadline: Deadline
-    ) -> list[tuple[bytes, float]]:
-        """Return tickets for members, each with its lifetime; empty for an unknown name."""
+    ) -> list[tuple[bytes, float]] | None:
+        """Return tickets for members, as `Coordinator.issue_tickets`."""
         return self._ask(lambda one, until: one.issue_tickets(audiences, until), deadline)
 
     def _ask(self, call: Callable[[Coordinator, Deadline], T], deadline: Deadline) -> T:

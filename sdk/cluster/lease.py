@@ -52,6 +52,7 @@ class Lease:
         checkpoint_request: Number of the newest request for a checkpoint.
         reshard: Number of the reshard under way; 0 for none.
         lost: Whether another process has taken the name.
+        authenticates: Whether the coordinator authenticates its callers.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Lease:
         self.checkpoint_request = 0
         self.reshard = 0
         self.lost = False
+        self.authenticates = False
         self._coordinator = coordinator
         self._on_lost = on_lost
         self._contexts: list[OpenContexts] = []
@@ -109,6 +111,7 @@ class Lease:
         response = self._coordinator.register(self.member, replace, deadline)
         self._registrations += 1
         self._clock.set(response.time_ms)
+        self.authenticates = response.authenticates
         self.lease_s = response.lease_s
         self.generation = response.generation
 

@@ -20,6 +20,7 @@ from gradmesh.sdk.optim import owner
 from gradmesh.sdk.optim.owner import StepLeadMetrics
 from gradmesh.sdk.optim.step import StepHandler
 from gradmesh.sdk.process.process import ProcessConfig
+from gradmesh.sdk.process.setting import ConfigError, Problem
 from gradmesh.sdk.rpc import builtin, current
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.current import RpcNotRunning
@@ -190,6 +191,7 @@ class Node:
             Unreachable: No coordinator answered in time.
             NameTaken: A live process holds the name.
             Unauthenticated: The token is missing or wrong.
+            ConfigError: Only one of this process and the coordinator authenticates callers.
         """
         config = self._config
         join_s = config.join_timeout_s
@@ -207,12 +209,29 @@ class Node:
             table_metrics=table_metrics,
             on_lost=on_lost,
         )
+        self._check_authentication(mesh.connection.authenticates)
         mesh.connection.watch_contexts(self.agent.rrefs.owners)
         self.agent.openers.join(mesh.connection.coordinator)
         self.agent.join(mesh.connection.coordinator)
         if self._participant is not None:
             self._participant.join(mesh)
         return mesh
+
+    def _check_authentication(self, coordinators: bool) -> None:
+        """Check that this process authenticates callers if the coordinator does, and only then.
+
+        Raises:
+            ConfigError: Only one of the two does.
+        """
+        ours = self._process.security.authenticates
+        if ours == coordinators:
+            return
+        who = "this process, but not the coordinator," if ours else "only the coordinator"
+        text = (
+            f"{who} authenticates callers, so calls between members would be refused or not "
+            "checked; give both a token, or security.certificate_roles = true"
+        )
+        raise ConfigError([Problem("security.token_file", text)])
 
     def before_leave(self, end: Callable[[], object]) -> None:
         """Register a function to call when this node leaves, while peers are still reachable."""

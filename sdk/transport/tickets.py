@@ -23,8 +23,9 @@ _log = logging.getLogger(__name__)
 Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 """Names and values that accompany a call."""
 
-IssueTickets: TypeAlias = Callable[[Sequence[str], Deadline], Sequence[tuple[bytes, float]]]
-"""Asks the coordinator for tickets; returns each with its lifetime, empty for an unknown name."""
+IssueTickets: TypeAlias = Callable[[Sequence[str], Deadline], Sequence[tuple[bytes, float]] | None]
+"""Asks the coordinator for tickets; returns each with its lifetime, empty for an unknown name, or
+None if the cluster needs none."""
 
 # A ticket is renewed from this share of its lifetime on, and used until its end: an outage of the
 # coordinator in between is not noticed.
@@ -124,7 +125,7 @@ class TicketSource:
             if held is not None and held.ticket == shown:
                 del self._held[audience]
 
-    def _fetch(self, audience: str, deadline: Deadline) -> bytes:
+    def _fetch(self, audience: str, deadline: Deadline) -> bytes | None:
         with self._lock:
             self._wanted[audience] = None
         if not self._asking.acquire(timeout=deadline.remaining_s()):
@@ -141,6 +142,8 @@ class TicketSource:
                 held = self._held.get(audience)
         finally:
             self._asking.release()
+        if not self._is_needed:
+            return None
         if held is None:
             raise Unreachable(
                 f"no member is named {audience!r}, so there is no ticket for it; it may have left",
@@ -156,6 +159,9 @@ class TicketSource:
         except NotMember as error:
             # The coordinator restarted; the lease registers this process again within seconds.
             raise TicketRejected(error.message, **error.metadata) from error
+        if issued is None:
+            self._is_needed = False
+            return
         now = self._clock()
         with self._lock:
             for audience, (ticket, ttl_s) in zip(audiences, issued, strict=False):

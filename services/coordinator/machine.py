@@ -114,7 +114,9 @@ class Machine:
         self.scaling.welcome(member)
         self._refresh_shards(now)
         return membership_pb2.RegisterResponse(
-            lease_s=self.members.lease_s, generation=self.rendezvous.current
+            lease_s=self.members.lease_s,
+            generation=self.rendezvous.current,
+            authenticates=caller.is_authenticated,
         )
 
     def renew(

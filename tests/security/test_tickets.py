@@ -5,14 +5,17 @@ import time
 import numpy as np
 import pytest
 
+import gradmesh as gm
 from gradmesh.engine import optim
 from gradmesh.protos.coordinator.v1 import ticket_pb2
 from gradmesh.protos.errors import Forbidden, TicketRejected
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from gradmesh.protos.ticket import TICKET_METADATA, Ticket
+from gradmesh.protos.ticket import SESSION_METADATA, TICKET_METADATA, Ticket
+from gradmesh.sdk.process.setting import ConfigError
 from gradmesh.sdk.serving import TableReader
+from gradmesh.sdk.transport.call import Caller
 from gradmesh.sdk.transport.deadline import Deadline
 from tests.security.roles import METHODS, bearer, call_raw, role_files, showing
 
@@ -164,3 +167,35 @@ def test_a_reader_that_is_not_a_member_reads_with_tickets(cluster, roles, table)
         rows = reader.lookup("user", np.arange(10))
 
     assert (rows == table.lookup(np.arange(10))).all()
+
+
+def test_a_client_with_a_token_uses_an_open_cluster(make_cluster, roles):
+    cluster = make_cluster(parameter_servers=1)
+    client = cluster.connect("visitor", security=roles["client"])
+    table = client.table("user", rows=10, dim=2, optimizer=optim.SGD(lr=1.0))
+
+    assert table.lookup(np.arange(10)).shape == (10, 2)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_members_and_the_coordinator_authenticate_together(make_cluster, roles, tmp_path, is_open):
+    security = None if is_open else roles["parameter-server"]
+    cluster = make_cluster(start_servers=False, security=security)
+    if not is_open:
+        # As by a certificate, so that the worker needs no token.
+        cluster.coordinator.server._interceptor._check = _AdmitsAsWorker()
+
+    with pytest.raises(ConfigError, match="authenticates callers"):
+        gm.rpc.init(
+            "worker-0",
+            coordinator=cluster.address,
+            security=roles["worker"] if is_open else None,
+            install=False,
+        )
+
+    assert not cluster.coordinator.machine.members.has("worker-0")
+
+
+class _AdmitsAsWorker:
+    def admit(self, path, metadata, certificate):
+        return Caller("worker", session=metadata.get(SESSION_METADATA, b""))

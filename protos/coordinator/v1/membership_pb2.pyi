@@ -50,14 +50,16 @@ class RegisterRequest(_message.Message):
     def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., protocol: _Optional[str] = ..., replace: bool = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
-    __slots__ = ("lease_s", "generation", "time_ms")
+    __slots__ = ("lease_s", "generation", "time_ms", "authenticates")
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    AUTHENTICATES_FIELD_NUMBER: _ClassVar[int]
     lease_s: float
     generation: int
     time_ms: int
-    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
+    authenticates: bool
+    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., time_ms: _Optional[int] = ..., authenticates: bool = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
     __slots__ = ("name", "incarnation", "open_contexts", "context_openers", "context_counts", "wait_s", "generation", "shard_epoch", "checkpoint_request", "reshard")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from gradmesh.protos.common.v1 import worker_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+gradmesh/protos/coordinator/v1/ticket.proto\x12\x17gradmesh.coordinator.v1\x1a&gradmesh/protos/common/v1/worker.proto\"\xa3\x01\n\x0cTicketClaims\x12.\n\x08\x61udience\x18\x01 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x0c\n\x04role\x18\x02 \x01(\t\x12,\n\x06\x63\x61ller\x18\x03 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x13\n\x0bmember_role\x18\x04 \x01(\t\x12\x12\n\nexpires_ms\x18\x05 \x01(\x04\"(\n\x13IssueTicketsRequest\x12\x11\n\taudiences\x18\x01 \x03(\t\"%\n\x06Ticket\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\r\n\x05ttl_s\x18\x02 \x01(\x01\"H\n\x14IssueTicketsResponse\x12\x30\n\x07tickets\x18\x01 \x03(\x0b\x32\x1f.gradmesh.coordinator.v1.Ticket\"D\n\x13\x43heckWorkersRequest\x12-\n\x07workers\x18\x01 \x03(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\"*\n\x14\x43heckWorkersResponse\x12\x12\n\nregistered\x18\x01 \x03(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+gradmesh/protos/coordinator/v1/ticket.proto\x12\x17gradmesh.coordinator.v1\x1a&gradmesh/protos/common/v1/worker.proto\"\xa3\x01\n\x0cTicketClaims\x12.\n\x08\x61udience\x18\x01 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x0c\n\x04role\x18\x02 \x01(\t\x12,\n\x06\x63\x61ller\x18\x03 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x13\n\x0bmember_role\x18\x04 \x01(\t\x12\x12\n\nexpires_ms\x18\x05 \x01(\x04\"(\n\x13IssueTicketsRequest\x12\x11\n\taudiences\x18\x01 \x03(\t\"%\n\x06Ticket\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\r\n\x05ttl_s\x18\x02 \x01(\x01\"Y\n\x14IssueTicketsResponse\x12\x30\n\x07tickets\x18\x01 \x03(\x0b\x32\x1f.gradmesh.coordinator.v1.Ticket\x12\x0f\n\x07is_open\x18\x02 \x01(\x08\"D\n\x13\x43heckWorkersRequest\x12-\n\x07workers\x18\x01 \x03(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\"*\n\x14\x43heckWorkersResponse\x12\x12\n\nregistered\x18\x01 \x03(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,9 +39,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TICKET']._serialized_start=320
   _globals['_TICKET']._serialized_end=357
   _globals['_ISSUETICKETSRESPONSE']._serialized_start=359
-  _globals['_ISSUETICKETSRESPONSE']._serialized_end=431
-  _globals['_CHECKWORKERSREQUEST']._serialized_start=433
-  _globals['_CHECKWORKERSREQUEST']._serialized_end=501
-  _globals['_CHECKWORKERSRESPONSE']._serialized_start=503
-  _globals['_CHECKWORKERSRESPONSE']._serialized_end=545
+  _globals['_ISSUETICKETSRESPONSE']._serialized_end=448
+  _globals['_CHECKWORKERSREQUEST']._serialized_start=450
+  _globals['_CHECKWORKERSREQUEST']._serialized_end=518
+  _globals['_CHECKWORKERSRESPONSE']._serialized_start=520
+  _globals['_CHECKWORKERSRESPONSE']._serialized_end=562
 # @@protoc_insertion_point(module_scope)

@@ -36,10 +36,12 @@ class Ticket(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., ttl_s: _Optional[float] = ...) -> None: ...
 
 class IssueTicketsResponse(_message.Message):
-    __slots__ = ("tickets",)
+    __slots__ = ("tickets", "is_open")
     TICKETS_FIELD_NUMBER: _ClassVar[int]
+    IS_OPEN_FIELD_NUMBER: _ClassVar[int]
     tickets: _containers.RepeatedCompositeFieldContainer[Ticket]
-    def __init__(self, tickets: _Optional[_Iterable[_Union[Ticket, _Mapping]]] = ...) -> None: ...
+    is_open: bool
+    def __init__(self, tickets: _Optional[_Iterable[_Union[Ticket, _Mapping]]] = ..., is_open: bool = ...) -> None: ...
 
 class CheckWorkersRequest(_message.Message):
     __slots__ = ("workers",)
