@@ -74,6 +74,7 @@ from gradmesh.protos.errors import StepPending as StepPending
 from gradmesh.protos.errors import StoreFull as StoreFull
 from gradmesh.protos.errors import TableConflict as TableConflict
 from gradmesh.protos.errors import TableNotFound as TableNotFound
+from gradmesh.protos.errors import TicketRejected as TicketRejected
 from gradmesh.protos.errors import Unauthenticated as Unauthenticated
 from gradmesh.protos.errors import Unreachable as Unreachable
 from gradmesh.protos.errors import WorkerLost as WorkerLost
@@ -183,6 +184,7 @@ __all__ = [
     "StoreFull",
     "TableConflict",
     "TableNotFound",
+    "TicketRejected",
     "TrainersMissing",
     "TrainingDiverged",
     "Unauthenticated",

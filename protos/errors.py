@@ -12,6 +12,7 @@
     │                             repeat from a higher level
     ├── ShardNotReady, StepPending, RoundOpen, KeyMissing, Draining, Unreachable,
     │     Overloaded                                           repeat the call
+    │   └── TicketRejected
     ├── StoreFull, LimitExceeded, NestedTooDeep
     ├── CheckpointCorrupt
     ├── Unauthenticated, Forbidden
@@ -308,6 +309,13 @@ class Unreachable(MeshError, ConnectionError):
     code = "UNAVAILABLE"
     reason = "UNREACHABLE"
     retry = Retry.CALL
+
+
+class TicketRejected(Unreachable):
+    """The ticket has expired, or is for another process, as after a restart; ask for a new one."""
+
+    code = "UNAUTHENTICATED"
+    reason = "TICKET_REJECTED"
 
 
 class Overloaded(MeshError):

@@ -48,6 +48,12 @@ MAX_TABLE_DIM = 2**16
 MAX_LINEAGE = 2**16
 """Messages with gradients in one context that one process tracks."""
 
+MAX_TICKETS = 256
+"""Tickets, or processes to check, in one request to the coordinator."""
+
+MAX_TICKET_BYTES = 1024
+"""One ticket; two names fit."""
+
 
 def check_name(kind: str, name: str) -> str:
     """Return the name if it is valid.

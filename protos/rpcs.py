@@ -32,6 +32,8 @@ REPEATABLE: dict[str, bool] = {
     "gradmesh.coordinator.v1.CoordinatorService/ReportResult": True,
     "gradmesh.coordinator.v1.CoordinatorService/RequestCheckpoint": True,
     "gradmesh.coordinator.v1.CoordinatorService/ReportCheckpoint": True,
+    "gradmesh.coordinator.v1.CoordinatorService/IssueTickets": True,
+    "gradmesh.coordinator.v1.CoordinatorService/CheckWorkers": True,
     "gradmesh.coordinator.v1.CoordinatorService/GetStatus": True,
     "gradmesh.owner.v1.OwnerService/Describe": True,
     # A registered function may have any effect, so it may not be idempotent.
@@ -117,11 +119,19 @@ _BY_SERVICE: dict[str, dict[frozenset[str], tuple[str, ...]]] = {
         _MEMBERS: ("SendGradients", "ReportParts", "AbortPass", "ProbePass", "StepParameters"),
     },
     "coordinator.v1.CoordinatorService": {
-        _ALL: ("DescribeTable", "ListTables", "GetShardMap", "GetReshard", "GetStatus"),
+        _ALL: (
+            "DescribeTable",
+            "ListTables",
+            "GetShardMap",
+            "GetReshard",
+            "GetStatus",
+            "IssueTickets",
+        ),
         _MEMBERS: (
             "Register",
             "RenewLease",
             "Leave",
+            "CheckWorkers",
             "CreateTable",
             "TakeShard",
             "GetDataPosition",

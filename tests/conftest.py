@@ -20,10 +20,13 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.mesh.connect import join_mesh
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process.network import SecurityConfig, split
+from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.registry import Registry
 from gradmesh.sdk.rpc.servicer import OwnerServicer
 from gradmesh.sdk.transport.channel import Dialer
+from gradmesh.sdk.transport.identity import MemberIdentity
 from gradmesh.sdk.transport.policy import Timeouts
+from gradmesh.sdk.transport.security import TicketCheck
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
@@ -133,7 +136,9 @@ class ServerNode:
 
     def __init__(self, cluster: "Cluster", name: str, replace: bool = False) -> None:
         self.name = name
-        self.incarnation = time.time_ns()
+        self.identity = identity = MemberIdentity(name)
+        self.incarnation = identity.incarnation
+        security = cluster.security or SecurityConfig()
         directory = CoordinatorView()
         self.store = TableStore(
             name,
@@ -142,18 +147,22 @@ class ServerNode:
             max_bytes=cluster.max_store_bytes,
             max_waiters=cluster.server_threads // 2,
         )
+        dial = Dialer(security=cluster.security).of_process(identity)
+        agent = Agent(name, self.incarnation, Registry(), dial)
         owner = OwnerServicer(
-            name, "parameter-server", self.incarnation, Registry(), self.store.contexts
+            name, "parameter-server", self.incarnation, Registry(), self.store.contexts, agent
         )
+        rows = ParameterServerServicer(self.store, openers=agent.openers)
         self.server = Server(
             {
-                _PARAMETER_SERVER: cluster.wrap(ParameterServerServicer(self.store)),
+                _PARAMETER_SERVER: cluster.wrap(rows),
                 _OWNER: cluster.wrap(owner),
             },
             listen="127.0.0.1:0",
             security=cluster.security,
             threads=cluster.server_threads,
             max_frame_bytes=cluster.max_frame_bytes,
+            check=TicketCheck(security, identity) if security.authenticates else None,
         )
         self.server.start()
         self.mesh = join_mesh(
@@ -163,8 +172,9 @@ class ServerNode:
             address=self.server.address,
             incarnation=self.incarnation,
             replace=replace,
-            dial=Dialer(security=cluster.security),
+            dial=dial,
         )
+        agent.openers.join(self.mesh.connection.coordinator)
         directory.join(self.mesh.connection)
         self.mover = Mover(self.store, self.mesh.connection)
         self._loop = Loop(lambda: self.store.fence(self.mesh.connection.generation), 0.05)

@@ -91,7 +91,9 @@ class AutogradParticipant:
     def __init__(self, agent: Agent, step: Step, contexts: ContextRegistry = CONTEXTS) -> None:
         self._agent = agent
         self._contexts = contexts
-        self._servicer = AutogradServicer(contexts, agent.name, agent.incarnation, step)
+        self._servicer = AutogradServicer(
+            contexts, agent.name, agent.incarnation, step, agent.openers
+        )
 
     @property
     def services(self) -> dict[ServiceDescriptor, object]:

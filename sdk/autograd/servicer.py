@@ -28,6 +28,7 @@ from gradmesh.sdk.autograd.codec import (
 from gradmesh.sdk.autograd.messages import SendRecord
 from gradmesh.sdk.autograd.registry import ContextRegistry
 from gradmesh.sdk.autograd.share import METHODS, BackwardShare, Returned
+from gradmesh.sdk.cluster.openers import OpenerCheck
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
 
@@ -53,11 +54,18 @@ class AutogradServicer:
         worker: Name of this process.
         incarnation: Its incarnation.
         step: Takes one phase of a step of parameters here.
+        openers: Checks that callers may work in a context.
     """
 
     def __init__(
-        self, contexts: ContextRegistry, worker: str, incarnation: int, step: Step
+        self,
+        contexts: ContextRegistry,
+        worker: str,
+        incarnation: int,
+        step: Step,
+        openers: OpenerCheck | None = None,
     ) -> None:
+        self._openers = openers or OpenerCheck()
         self._contexts = contexts
         self._worker = worker
         self._incarnation = incarnation
@@ -71,11 +79,13 @@ class AutogradServicer:
         """Accept the gradients of a message that this process sent."""
         message = request.message
         head = message.backward_pass
+        self._check_pass(head, call)
         ctx = self._contexts.find(head.context)
         if message.incarnation != self._incarnation:
             raise SendNotFound(f"{self._worker} has restarted", worker=self._worker)
         count = message.message
         sent = ctx.messages.find(count)
+        call.caller.check_name(sent.receiver)
         arrays = own_arrays(request.arrays, call.borrowed)
         grads = unpack_gradients(message.gradients, arrays)
         try:
@@ -153,6 +163,7 @@ class AutogradServicer:
 
     def report_parts(self, request: pb.ReportPartsRequest, call: Call) -> pb.ReportPartsResponse:
         """Accept reports on a pass that this process began."""
+        self._openers.check(call.caller, request.backward_pass.context, call.deadline)
         share = self._contexts.find(request.backward_pass.context).find_share(request.backward_pass)
         if share is not None:
             share.add_finished(request.finished)
@@ -162,6 +173,7 @@ class AutogradServicer:
 
     def abort_pass(self, request: pb.AbortPassRequest, call: Call) -> pb.AbortPassResponse:
         """Abort a share."""
+        self._check_initiator(request.backward_pass, call)
         try:
             share = self._contexts.find(request.backward_pass.context).find_share(
                 request.backward_pass
@@ -174,6 +186,7 @@ class AutogradServicer:
 
     def probe_pass(self, request: pb.ProbePassRequest, call: Call) -> pb.ProbePassResponse:
         """Return the state of a share."""
+        self._check_initiator(request.backward_pass, call)
         try:
             ctx = self._contexts.find(request.backward_pass.context)
         except ContextReleased:
@@ -191,7 +204,30 @@ class AutogradServicer:
         self, request: pb.StepParametersRequest, call: Call
     ) -> pb.StepParametersResponse:
         """Take one phase of a step of parameters."""
+        if request.HasField("context"):
+            self._openers.check(call.caller, request.context, call.deadline)
         return self._step(request)
+
+    def _check_pass(self, head: pb.Pass, call: Call) -> None:
+        """Check that a caller may work in the context of a pass, and that its initiator is real.
+
+        Raises:
+            Forbidden: It may not, or the initiator is unknown.
+        """
+        if call.caller.is_authenticated:
+            self._openers.check(call.caller, head.context, call.deadline)
+            initiator = (head.initiator.name, head.initiator.incarnation)
+            if initiator != (head.context.worker, head.context.incarnation):
+                self._openers.check_process(call.caller, initiator, call.deadline)
+
+    def _check_initiator(self, head: pb.Pass, call: Call) -> None:
+        """Check that a caller is the initiator of a pass.
+
+        Raises:
+            Forbidden: It is not.
+        """
+        call.caller.check_acts_for(head.initiator.name, head.initiator.incarnation)
+        self._openers.check(call.caller, head.context, call.deadline)
 
     def close(self) -> None:
         """Start no more work; may be called twice."""

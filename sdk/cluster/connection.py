@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from typing import final
 
@@ -18,6 +17,7 @@ from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.cluster.steps import RunState
 from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.identity import MemberIdentity
 from gradmesh.sdk.transport.policy import Timeouts
 
 # A process that leaves after an error may have lost a server: do not wait for long.
@@ -33,10 +33,11 @@ class Connection:
         name: Name of this process, unique in the mesh.
         role: Role of this process.
         address: Where other processes reach this one; empty for clients, which serve nothing.
-        incarnation: Greater than that of any former process of this name; the time by default.
+        incarnation: Greater than that of any former process of this name; by default that of the
+            dialer's identity, or else the time.
         rank: Rank among the workers, if it has one.
         world_size: Number of workers that wait for each other at their start; 0 for none.
-        dial: Makes channels.
+        dial: Makes channels; without an identity it gets one of this process.
         timeouts: Deadlines of calls that set none.
         on_lost: Called once if another process takes this one's name.
 
@@ -45,6 +46,8 @@ class Connection:
         incarnation: Distinguishes it from a former process of the same name.
         coordinator: The coordinator's rpcs.
         servers: The parameter servers.
+        identity: This process's session with the coordinator.
+        tickets: Its tickets for other members.
 
     Raises:
         InvalidRequest: The role or the name is wrong.
@@ -67,10 +70,17 @@ class Connection:
         if role not in ROLES:
             raise InvalidRequest(f"no role {role!r}; there are {', '.join(ROLES)}", role=role)
         self.name = check_name("worker", name)
-        self.incarnation = time.time_ns() if incarnation is None else incarnation
+        if dial.identity is None:
+            dial = dial.of_process(MemberIdentity(name, incarnation))
+        assert dial.identity is not None
+        self.identity = identity = dial.identity
+        self.tickets = dial.tickets
+        self.incarnation = identity.incarnation
         self.timeouts = timeouts
         self._channel = dial.coordinator(coordinator)
-        self.coordinator = Coordinator(self._channel)
+        self.coordinator = Coordinator(self._channel, identity.session)
+        if self.tickets is not None:
+            self.tickets.join(self.coordinator.issue_tickets)
         member = membership_pb2.Member(
             name=name,
             role=ROLES[role],
@@ -79,7 +89,7 @@ class Connection:
             rank=rank,
             world_size=world_size,
         )
-        self._lease = Lease(self.coordinator, member, on_lost=on_lost)
+        self._lease = Lease(self.coordinator, member, on_lost=on_lost, clock=identity.clock)
         self.servers = ParameterServers(
             self.coordinator,
             dial,
@@ -139,6 +149,11 @@ class Connection:
     def reshard(self) -> int:
         """Number of the reshard under way, as of the last heartbeat; 0 for none."""
         return self._lease.reshard
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether the coordinator authenticates its callers, and so issues tickets."""
+        return self._lease.authenticates
 
     def renew(self, deadline: Deadline) -> None:
         """Send a heartbeat now, and take over what has changed.

@@ -11,6 +11,7 @@ from gradmesh.protos.coordinator.v1 import (
     reshard_pb2,
     status_pb2,
     table_pb2,
+    ticket_pb2,
 )
 from gradmesh.protos.errors import DeadlineExceeded, Unreachable
 from gradmesh.protos.method import Body, methods_of
@@ -27,10 +28,12 @@ class Coordinator:
 
     Args:
         channel: Connection to it; the caller closes it.
+        session: The session key of this process, if it becomes a member.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, session: bytes = b"") -> None:
         self._channel = channel
+        self._session = session
 
     @property
     def address(self) -> str:
@@ -44,7 +47,9 @@ class Coordinator:
         self, member: membership_pb2.Member, replace: bool, deadline: Deadline
     ) -> membership_pb2.RegisterResponse:
         """Become a member."""
-        request = membership_pb2.RegisterRequest(member=member, protocol=PROTOCOL, replace=replace)
+        request = membership_pb2.RegisterRequest(
+            member=member, protocol=PROTOCOL, replace=replace, session=self._session
+        )
         return cast(membership_pb2.RegisterResponse, self._call("Register", request, deadline))
 
     def renew_lease(
@@ -216,6 +221,27 @@ class Coordinator:
         )
         self._call("ReportCheckpoint", request, deadline)
 
+    def issue_tickets(
+        self, audiences: Sequence[str], deadline: Deadline
+    ) -> list[tuple[bytes, float]] | None:
+        """Return tickets for members, each with its lifetime; empty for an unknown name.
+
+        None stands for a cluster that needs none.
+        """
+        request = ticket_pb2.IssueTicketsRequest(audiences=audiences)
+        response: ticket_pb2.IssueTicketsResponse = self._call("IssueTickets", request, deadline)
+        if response.is_open:
+            return None
+        return [(ticket.data, ticket.ttl_s) for ticket in response.tickets]
+
+    def check_workers(self, workers: Sequence[tuple[str, int]], deadline: Deadline) -> list[bool]:
+        """Return for each process, by name and incarnation, whether it is or was a member."""
+        request = ticket_pb2.CheckWorkersRequest()
+        for name, incarnation in workers:
+            request.workers.add(name=name, incarnation=incarnation)
+        response: ticket_pb2.CheckWorkersResponse = self._call("CheckWorkers", request, deadline)
+        return list(response.registered)
+
     def get_status(self, deadline: Deadline) -> status_pb2.GetStatusResponse:
         """Read the status of the whole cluster."""
         request = status_pb2.GetStatusRequest()
@@ -257,6 +283,12 @@ class FailoverCoordinator:
     def list_tables(self, deadline: Deadline) -> list[table_pb2.TableSpec]:
         """Read the catalogue."""
         return self._ask(Coordinator.list_tables, deadline)
+
+    def issue_tickets(
+        self, audiences: Sequence[str], deadline: Deadline
+    ) -> list[tuple[bytes, float]] | None:
+        """Return tickets for members, as `Coordinator.issue_tickets`."""
+        return self._ask(lambda one, until: one.issue_tickets(audiences, until), deadline)
 
     def _ask(self, call: Callable[[Coordinator, Deadline], T], deadline: Deadline) -> T:
         if len(self._coordinators) == 1:

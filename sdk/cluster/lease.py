@@ -16,6 +16,7 @@ from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import MeshError, NameTaken, NotMember
 from gradmesh.sdk.cluster.coordinator import Coordinator
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.identity import CoordinatorClock
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Lease:
         coordinator: Where to register.
         member: This process.
         on_lost: Called once if another process takes its name.
+        clock: Set to the coordinator's time with every response.
 
     Attributes:
         generation: The trainers' current generation.
@@ -50,6 +52,7 @@ class Lease:
         checkpoint_request: Number of the newest request for a checkpoint.
         reshard: Number of the reshard under way; 0 for none.
         lost: Whether another process has taken the name.
+        authenticates: Whether the coordinator authenticates its callers.
     """
 
     def __init__(
@@ -58,13 +61,16 @@ class Lease:
         member: membership_pb2.Member,
         *,
         on_lost: Callable[[], object] = lambda: None,
+        clock: CoordinatorClock | None = None,
     ) -> None:
         self.member = member
+        self._clock = clock or CoordinatorClock()
         self.generation = 0
         self.shard_epoch = 0
         self.checkpoint_request = 0
         self.reshard = 0
         self.lost = False
+        self.authenticates = False
         self._coordinator = coordinator
         self._on_lost = on_lost
         self._contexts: list[OpenContexts] = []
@@ -104,6 +110,8 @@ class Lease:
     def _register(self, replace: bool, deadline: Deadline) -> None:
         response = self._coordinator.register(self.member, replace, deadline)
         self._registrations += 1
+        self._clock.set(response.time_ms)
+        self.authenticates = response.authenticates
         self.lease_s = response.lease_s
         self.generation = response.generation
 
@@ -158,6 +166,7 @@ class Lease:
             return True
         else:
             before = self._known()
+            self._clock.set(state.time_ms)
             self.generation = state.generation
             self.shard_epoch = state.shard_epoch
             self.checkpoint_request = state.checkpoint_request

@@ -1,6 +1,5 @@
 """Node: a member of the mesh that serves, built of agent, autograd, server and membership."""
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import MappingProxyType
@@ -21,6 +20,7 @@ from gradmesh.sdk.optim import owner
 from gradmesh.sdk.optim.owner import StepLeadMetrics
 from gradmesh.sdk.optim.step import StepHandler
 from gradmesh.sdk.process.process import ProcessConfig
+from gradmesh.sdk.process.setting import ConfigError, Problem
 from gradmesh.sdk.rpc import builtin, current
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.current import RpcNotRunning
@@ -28,8 +28,10 @@ from gradmesh.sdk.rpc.registry import REGISTRY, Registry
 from gradmesh.sdk.rpc.servicer import ContextHolder, NoContexts, OwnerServicer
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.channel import Dialer
+from gradmesh.sdk.transport.identity import MemberIdentity
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.policy import Limits, Timeouts
+from gradmesh.sdk.transport.security import TicketCheck
 from gradmesh.sdk.transport.server import Server
 
 # Register the functions that every node serves by name.
@@ -81,15 +83,17 @@ class Node:
         self._config, self._role = config, role
         self._process, self._registry = process, registry
         self._limits = limits
+        identity = MemberIdentity(config.name)
         self._dial = Dialer(
             security=process.security,
             lane=process.transport.lane,
             metrics=RpcMetrics("client", registry),
             max_frame_bytes=limits.max_frame_bytes,
-        )
+        ).of_process(identity)
+        self._check = TicketCheck(process.security, identity)
         self.agent = Agent(
             config.name,
-            time.time_ns(),
+            identity.incarnation,
             functions,
             self._dial,
             rank=rank,
@@ -159,6 +163,7 @@ class Node:
             threads=self._limits.threads,
             max_frame_bytes=self._limits.max_frame_bytes,
             registry=self._registry,
+            check=self._check if self._process.security.authenticates else None,
         )
         server.start()
         return server
@@ -186,6 +191,7 @@ class Node:
             Unreachable: No coordinator answered in time.
             NameTaken: A live process holds the name.
             Unauthenticated: The token is missing or wrong.
+            ConfigError: Only one of this process and the coordinator authenticates callers.
         """
         config = self._config
         join_s = config.join_timeout_s
@@ -203,11 +209,29 @@ class Node:
             table_metrics=table_metrics,
             on_lost=on_lost,
         )
+        self._check_authentication(mesh.connection.authenticates)
         mesh.connection.watch_contexts(self.agent.rrefs.owners)
+        self.agent.openers.join(mesh.connection.coordinator)
         self.agent.join(mesh.connection.coordinator)
         if self._participant is not None:
             self._participant.join(mesh)
         return mesh
+
+    def _check_authentication(self, coordinators: bool) -> None:
+        """Check that this process authenticates callers if the coordinator does, and only then.
+
+        Raises:
+            ConfigError: Only one of the two does.
+        """
+        ours = self._process.security.authenticates
+        if ours == coordinators:
+            return
+        who = "this process, but not the coordinator," if ours else "only the coordinator"
+        text = (
+            f"{who} authenticates callers, so calls between members would be refused or not "
+            "checked; give both a token, or security.certificate_roles = true"
+        )
+        raise ConfigError([Problem("security.token_file", text)])
 
     def before_leave(self, end: Callable[[], object]) -> None:
         """Register a function to call when this node leaves, while peers are still reachable."""

@@ -150,6 +150,11 @@ class SecurityConfig(Section):
         """Whether connections are encrypted."""
         return self.tls_certificate_file is not None or self.tls_authority_file is not None
 
+    @property
+    def authenticates(self) -> bool:
+        """Whether this process asks its callers who they are, and shows them who it is."""
+        return bool(self.token_file or self.tokens_file or self.certificate_roles)
+
     def problems(self) -> Iterable[Problem]:
         """Yield settings without the one that they need."""
         if self.tls_certificate_file is not None and self.tls_key_file is None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import final
 
+from gradmesh.sdk.cluster.openers import OpenerCheck
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.caller import RpcCaller
 from gradmesh.sdk.rpc.collective import CollectiveRegistry
@@ -62,6 +63,7 @@ class Agent:
         self.collectives = CollectiveRegistry()
         self.leave: Callable[[float], None] = leave or (lambda grace_s: self.close())
         self.directory = WorkerDirectory(dial)
+        self.openers = OpenerCheck()
         self.threads = ThreadPool("rpc-run", max_queued=threads)
         self.control = RRefControl(self.directory, self.threads.run)
         self.outstanding = OutstandingCalls(self.me, self.directory, self.threads)

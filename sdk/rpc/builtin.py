@@ -9,14 +9,19 @@ from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.current import current_agent
 from gradmesh.sdk.rpc.registry import REGISTRY, async_execution
 from gradmesh.sdk.rpc.rref.rref import RRef, run_backward
+from gradmesh.sdk.transport.call import current_caller
+from gradmesh.sdk.transport.deadline import Deadline
 
 GATHER = "gradmesh.rpc.gather"
 BACKWARD = "gradmesh.rref.backward"
+
+_CHECK_S = 2.0
 
 
 @async_execution
 def _gather(names: list[str], count: int, who: str, value: Any, timeout_s: float) -> Future[Any]:
     """Add a value to an all-gather that this worker coordinates."""
+    current_caller().check_name(who)
     return current_agent().collectives.arrive(names, count, who, value, timeout_s)
 
 
@@ -24,6 +29,7 @@ def _backward(rref: RRef[Any], context: tuple[str, int, int], retain_graph: bool
     """Run a backward pass from a value that this worker owns."""
     worker, incarnation, counter = context
     where = context_pb2.ContextId(worker=worker, incarnation=incarnation, counter=counter)
+    current_agent().openers.check(current_caller(), where, Deadline.after(_CHECK_S))
     run_backward(rref.local_value(), where, retain_graph)
 
 

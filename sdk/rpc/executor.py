@@ -26,7 +26,7 @@ from gradmesh.sdk.rpc.reply import DEFERRED, DeferredReplies, Reply, caller_of, 
 from gradmesh.sdk.rpc.rref.context import IncomingRefs, OutgoingRefs, RRefContext
 from gradmesh.sdk.rpc.threads import ThreadPool
 from gradmesh.sdk.rpc.values import ValueDecoder, ValueEncoder
-from gradmesh.sdk.transport.call import Call
+from gradmesh.sdk.transport.call import Call, set_caller
 from gradmesh.sdk.transport.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -220,6 +220,8 @@ class CallExecutor:
             function = self._functions.method(value, name, self._me.name)
         note = message.autograd if message.HasField("autograd") else None
         sender = message.caller.name
+        if call.caller.is_authenticated:
+            set_caller(call.caller)  # for functions that act for their caller
         before = current.here.set(self._agent), current.depth.set(message.depth + 1)
         with self._lock:
             self.active += 1

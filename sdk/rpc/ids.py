@@ -1,7 +1,9 @@
 """Names of values, of references to them, and of workers; each worker counts its own."""
 
 import itertools
+import os
 from dataclasses import dataclass
+from struct import unpack
 from typing import NamedTuple, final
 
 from gradmesh.protos.common.v1 import value_pb2, worker_pb2
@@ -55,6 +57,24 @@ class IdCounter:
     def new(self) -> GlobalId:
         """Return the next name."""
         return GlobalId(self._me.name, self._me.incarnation, next(self._count))
+
+
+@final
+class CallIds:
+    """Numbers of calls that other workers cannot guess, so that they cannot forge replies.
+
+    Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+
+    def next(self) -> int:
+        """Return a random number of 63 bits, not 0."""
+        if not self._ids:
+            # Many at once: a system call for each would cost 1 % of a small call.
+            self._ids = [one >> 1 or 1 for one in unpack("256Q", os.urandom(2048))]
+        return self._ids.pop()
 
 
 def worker_of(proto: worker_pb2.WorkerId) -> WorkerId:

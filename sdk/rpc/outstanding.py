@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, final
 from gradmesh.protos.errors import DeadlineExceeded, MeshError, Overloaded, Unreachable
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.rpc.ids import WorkerId
+from gradmesh.sdk.rpc.ids import CallIds, WorkerId
 from gradmesh.sdk.rpc.reply import Reply, reply_of
 from gradmesh.sdk.rpc.rpc_call import CompletionTask, RpcCall
 from gradmesh.sdk.rpc.rref.control import METHODS, WorkerChannels
@@ -58,6 +58,7 @@ class OutstandingCalls:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._count = 0
+        self._ids = CallIds()
         self._calls: dict[int, RpcCall[Any]] = {}
         self._deferred: dict[int, RpcCall[Any]] = {}
         self._reactions: set[CompletionTask] = set()
@@ -78,7 +79,7 @@ class OutstandingCalls:
             if self._closed:
                 raise Unreachable("rpc was shut down; no call can be made", worker=worker)
             self._count += 1
-            call = RpcCall(self, self._count, worker, what, deadline, read, over)
+            call = RpcCall(self, self._ids.next(), worker, what, deadline, read, over)
             self._calls[call.call_id] = call
         return call
 
@@ -123,9 +124,15 @@ class OutstandingCalls:
             reaction()
 
     def deliver(self, frame: Frame[pb.DeliverRequest]) -> bool:
-        """Accept a deferred reply; return whether a call still waits for it."""
-        call = self._calls.get(frame.message.call_id)
-        if call is None or frame.message.caller.incarnation != self._me.incarnation:
+        """Accept a deferred reply; return whether a call still waits for it.
+
+        Only the worker that was called may reply.
+        """
+        message = frame.message
+        call = self._calls.get(message.call_id)
+        if call is None or message.caller.incarnation != self._me.incarnation:
+            return False
+        if message.worker.name != call.worker:
             return False
         call.deliver(reply_of(frame))
         return True

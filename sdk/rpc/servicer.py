@@ -107,6 +107,7 @@ class OwnerServicer:
     def call(self, request: Frame[pb.CallRequest], call: Call) -> Frame[pb.CallResponse]:
         """Run a function and return its result."""
         message, executor = request.message, self._executor
+        self._check_caller(message, call)
         return executor.answer(
             message, call, executor.when_made(request, call, executor.call)
         ).called()
@@ -115,6 +116,8 @@ class OwnerServicer:
         """Run a function and keep its result; once per reference."""
         message = request.message
         self._check(message.ref)
+        self._check_caller(message, call)
+        call.caller.check_acts_for(message.ref.creator, message.ref.incarnation)
         holder = worker_of(message.caller) if message.HasField("caller") else _creator(message.ref)
 
         def work(message: pb.CreateRefRequest, arrays: list[Array], call: Call) -> Future[Reply]:
@@ -143,6 +146,7 @@ class OwnerServicer:
     def fetch_ref(self, request: pb.FetchRefRequest, call: Call) -> Frame[pb.FetchRefResponse]:
         """Return an owned value."""
         executor = self._executor
+        self._check_caller(request, call)
 
         def read(done: Future[object]) -> Reply:
             return executor.reply(done, request, f"{request.ref.creator}'s reference")
@@ -151,6 +155,7 @@ class OwnerServicer:
 
     def describe_ref(self, request: pb.DescribeRefRequest, call: Call) -> pb.DescribeRefResponse:
         """Return the class of an owned value."""
+        _check_named(request, call)
 
         def read(done: Future[object]) -> Reply:
             error = done.exception()
@@ -176,13 +181,14 @@ class OwnerServicer:
     def fork_ref(self, request: pb.ForkRefRequest, call: Call) -> pb.ForkRefResponse:
         """Register a reference that a user received from another user."""
         self._check(request.ref)
+        call.caller.check_acts_for(request.caller.name, request.caller.incarnation)
         ref = request.ref
         self._rrefs.owners.fork(key_of(ref), fork_of(ref), worker_of(request.caller))
         return pb.ForkRefResponse()
 
     def accept_fork(self, request: pb.AcceptForkRequest, call: Call) -> pb.AcceptForkResponse:
         """Release a reference that was passed on."""
-        self._rrefs.accept_fork(request.fork)
+        self._rrefs.accept_fork(request.fork, _process(call))
         return pb.AcceptForkResponse()
 
     def delete_ref(self, request: pb.DeleteRefRequest, call: Call) -> pb.DeleteRefResponse:
@@ -193,17 +199,20 @@ class OwnerServicer:
                 raise self._other(ref)
         for ref in refs:
             if ref.owner_incarnation in (0, self._me.incarnation):
-                self._rrefs.owners.delete(key_of(ref), fork_of(ref))
+                self._rrefs.owners.delete(key_of(ref), fork_of(ref), _process(call))
         return pb.DeleteRefResponse()
 
     def deliver(self, request: Frame[pb.DeliverRequest], call: Call) -> pb.DeliverResponse:
         """Accept a deferred reply."""
+        worker = request.message.worker
+        call.caller.check_acts_for(worker.name, worker.incarnation)
         if call.borrowed:
             request = Frame(request.message, [array.copy() for array in request.arrays])
         return pb.DeliverResponse(wanted=self._agent.outstanding.deliver(request))
 
     def check_calls(self, request: pb.CheckCallsRequest, call: Call) -> pb.CheckCallsResponse:
         """Return which calls have no outstanding reply here."""
+        call.caller.check_acts_for(request.caller.name, request.caller.incarnation)
         unknown = self._deferred.unknown(worker_of(request.caller), request.call_ids)
         return pb.CheckCallsResponse(unknown_ids=unknown)
 
@@ -211,8 +220,25 @@ class OwnerServicer:
         self, request: pb.ReleaseContextRequest, call: Call
     ) -> pb.ReleaseContextResponse:
         """Release contexts."""
-        released = [self._contexts.release(id_) for id_ in (request.context, *request.others)]
+        contexts = (request.context, *request.others)
+        for id_ in contexts:
+            self._agent.openers.check(call.caller, id_, call.deadline)
+        released = [self._contexts.release(id_) for id_ in contexts]
         return pb.ReleaseContextResponse(found=any(released))
+
+    def _check_caller(
+        self, request: pb.CallRequest | pb.CreateRefRequest | pb.FetchRefRequest, call: Call
+    ) -> None:
+        """Check that the caller is the one that a request names, and may work in its context.
+
+        Raises:
+            Forbidden: It is another process, or may not.
+        """
+        if not call.caller.is_authenticated:
+            return
+        _check_named(request, call)
+        if request.HasField("autograd"):
+            self._agent.openers.check(call.caller, request.autograd.context, call.deadline)
 
     def _check(self, ref: value_pb2.RemoteRef) -> None:
         """Check that a reference is to a value of this worker.
@@ -229,6 +255,25 @@ class OwnerServicer:
         return InvalidRequest(
             f"the reference belongs to {ref.owner!r}, not to {self._me.name!r}", owner=ref.owner
         )
+
+
+def _process(call: Call) -> WorkerId | None:
+    """Return the authenticated caller; None where callers are not authenticated."""
+    caller = call.caller
+    return WorkerId(caller.name, caller.incarnation) if caller.is_authenticated else None
+
+
+def _check_named(
+    request: pb.CallRequest | pb.CreateRefRequest | pb.FetchRefRequest | pb.DescribeRefRequest,
+    call: Call,
+) -> None:
+    """Check that a request comes from the caller that it names, if it names one.
+
+    Raises:
+        Forbidden: It is another process.
+    """
+    if request.HasField("caller"):
+        call.caller.check_acts_for(request.caller.name, request.caller.incarnation)
 
 
 def _creator(ref: value_pb2.RemoteRef) -> WorkerId:

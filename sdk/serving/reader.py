@@ -113,8 +113,10 @@ class TableReader:
             metrics=self._metrics.rpc,
             max_frame_bytes=max_frame_bytes,
             retry=retry,
-        )
+        ).of_process()
         self._coordinators = FailoverCoordinator([dial.coordinator(one) for one in addresses])
+        if dial.tickets is not None:
+            dial.tickets.join(self._coordinators.issue_tickets)
         self._servers = ParameterServers(self._coordinators, dial, max_frame_bytes=max_frame_bytes)
         self._lock = threading.Lock()  # guards all below
         self._tables: dict[str, Table] = {}

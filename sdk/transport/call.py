@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -24,12 +24,16 @@ class Caller:
         name: Name of the member; empty for a caller that is not a member.
         incarnation: Incarnation of the member.
         is_authenticated: Whether the cluster asks callers for tokens or certificate roles.
+        member_role: Role of the member, e.g. "client"; empty for a caller that is not a member.
+        session: The session key that it sent; to the coordinator only.
     """
 
     role: str = ADMIN
     name: str = ""
     incarnation: int = 0
     is_authenticated: bool = True
+    member_role: str = ""
+    session: bytes = field(default=b"", repr=False)
 
     @property
     def only_reads(self) -> bool:
@@ -61,14 +65,31 @@ class Caller:
         Raises:
             Forbidden: It is another process, or not a member.
         """
-        if self.is_authenticated and (self.name, self.incarnation) != (name, incarnation):
-            who = f"{self.name!r} (incarnation {self.incarnation})" if self.name else "no member"
-            raise Forbidden(
-                f"the caller is {who} and may not act for {name!r} (incarnation {incarnation}); "
-                "send requests as the member that registered under the name",
-                name=name,
-                incarnation=incarnation,
-            )
+        if self.is_authenticated and not self.is_process(name, incarnation):
+            raise self.refuse_for(name, incarnation)
+
+    def check_name(self, name: str) -> None:
+        """Check that it is the current process of a name.
+
+        Raises:
+            Forbidden: It is another process, or not a member.
+        """
+        if self.is_authenticated and self.name != name:
+            raise self.refuse_for(name, self.incarnation)
+
+    def is_process(self, name: str, incarnation: int) -> bool:
+        """Return whether it is the process of a name and incarnation."""
+        return self.incarnation == incarnation and self.name == name and bool(name)
+
+    def refuse_for(self, name: str, incarnation: int) -> Forbidden:
+        """Return the error for acting for another process."""
+        who = f"{self.name!r} (incarnation {self.incarnation})" if self.name else "not a member"
+        return Forbidden(
+            f"the caller is {who} and may not act for {name!r} (incarnation {incarnation}); "
+            "send requests as the member that registered under the name",
+            name=name,
+            incarnation=incarnation,
+        )
 
     def refuse(self, what: str) -> Forbidden:
         """Return the error for something that it may not do."""

@@ -5,19 +5,22 @@ take a lane where there is one.
 """
 
 import math
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import grpc
 
 from gradmesh.protos import limits
-from gradmesh.protos.errors import Cancelled, DeadlineExceeded, Unreachable
+from gradmesh.protos.errors import Cancelled, DeadlineExceeded, TicketRejected, Unreachable
 from gradmesh.protos.frame import parse
 from gradmesh.protos.method import Body, Method
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
+from gradmesh.protos.ticket import SESSION_METADATA
 from gradmesh.sdk.process.network import LaneChoice, SecurityConfig
 from gradmesh.sdk.transport.boundary import from_call
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.identity import MemberIdentity
 from gradmesh.sdk.transport.lane.client import LanePool
 from gradmesh.sdk.transport.lane.direct_call import DirectCall
 from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE, VERSION_METADATA
@@ -26,7 +29,13 @@ from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.pending_call import PendingCall as PendingCall
 from gradmesh.sdk.transport.pending_call import RequestWriter as RequestWriter
 from gradmesh.sdk.transport.policy import RetryPolicy
-from gradmesh.sdk.transport.security import call_metadata, channel_credentials
+from gradmesh.sdk.transport.security import channel_credentials, token_metadata
+from gradmesh.sdk.transport.tickets import (
+    CallCredentials,
+    FixedCredentials,
+    TicketCredentials,
+    TicketSource,
+)
 
 
 @final
@@ -43,6 +52,8 @@ class Channel:
         max_frame_bytes: Largest message either way.
         metrics: Where calls are counted.
         lane: The lane of hot calls; gRPC where it is unavailable.
+        credentials: What each call shows to the worker; by default the token of `security`, which
+            suits configured addresses only.
     """
 
     def __init__(
@@ -56,6 +67,7 @@ class Channel:
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         metrics: RpcMetrics | None = None,
         lane: LaneChoice = "auto",
+        credentials: CallCredentials | None = None,
     ) -> None:
         security = security or SecurityConfig()
         self.address = address
@@ -65,13 +77,13 @@ class Channel:
         self.patience_s = patience_s
         self.max_frame_bytes = max_frame_bytes
         self.metrics = metrics or RpcMetrics("client")
-        self.metadata = call_metadata(security)
-        credentials = channel_credentials(security)
+        self.credentials = credentials or FixedCredentials(token_metadata(security))
+        tls = channel_credentials(security)
         options = _options(max_frame_bytes)
-        if credentials is None:
+        if tls is None:
             self._channel = grpc.insecure_channel(address, options)
         else:
-            self._channel = grpc.secure_channel(address, credentials, options)
+            self._channel = grpc.secure_channel(address, tls, options)
         self._calls: dict[str, Any] = {}
         self.lanes = LanePool(
             address, worker, lane, self._negotiate, self._exchange, security, max_frame_bytes
@@ -104,18 +116,20 @@ class Channel:
         Raises:
             Unreachable: The channel was closed.
             DeadlineExceeded: No time is left; gRPC might send the call nevertheless.
+            MeshError: There are no credentials.
         """
         if timeout_s <= 0:
             raise DeadlineExceeded(
                 f"no time was left to call {self.worker} at {self.address}, {method.name}"
             )
+        begun = time.monotonic()
+        metadata = self.credentials.metadata(timeout_s)
+        timeout_s -= time.monotonic() - begun
         call = self._calls.get(method.path)
         try:
             if call is None:
                 call = self._calls[method.path] = self._channel.unary_unary(method.path)
-            future: grpc.Future[bytes] = call.future(
-                data, timeout=timeout_s, metadata=self.metadata
-            )
+            future: grpc.Future[bytes] = call.future(data, timeout=timeout_s, metadata=metadata)
         except ValueError:
             # How gRPC reports a closed channel; the arguments are valid.
             raise self._is_closed() from None
@@ -130,13 +144,17 @@ class Channel:
         except grpc.FutureCancelledError:
             raise Cancelled(f"{where}: the channel was closed") from None
         except grpc.RpcError as failure:
-            raise from_call(failure, where) from None
+            error = from_call(failure, where)
+            if isinstance(error, TicketRejected):
+                self.credentials.renew()  # for the call itself, which goes through gRPC
+            raise error from None
         return parse(data, pb.OpenLaneResponse)
 
-    def _exchange(self) -> DirectCall:
+    def _exchange(self, timeout_s: float) -> DirectCall:
         """Start a stream for hot calls."""
+        metadata = self.credentials.metadata(timeout_s)
         try:
-            return DirectCall(self._channel, EXCHANGE.path, (*self.metadata, VERSION_METADATA))
+            return DirectCall(self._channel, EXCHANGE.path, (*metadata, VERSION_METADATA))
         except ValueError:
             raise self._is_closed() from None
 
@@ -186,12 +204,17 @@ _PATIENCE_S = 2.0
 class Dialer:
     """Makes a channel from an address and a name.
 
+    The token goes to the coordinator only, whose address is configured. Addresses of members come
+    from the members themselves, so they get tickets, which are useless elsewhere.
+
     Args:
         security: Certificates and token.
         metrics: Where calls are counted.
         lane: The lane of hot calls.
         max_frame_bytes: Largest message either way.
         retry: Pauses between attempts.
+        identity: This process, if it becomes a member.
+        tickets: Its tickets for other members.
     """
 
     security: SecurityConfig | None = None
@@ -199,15 +222,26 @@ class Dialer:
     lane: LaneChoice = "auto"
     max_frame_bytes: int = limits.MAX_FRAME_BYTES
     retry: RetryPolicy | None = None
+    identity: MemberIdentity | None = None
+    tickets: TicketSource | None = None
+
+    def of_process(self, identity: MemberIdentity | None = None) -> "Dialer":
+        """Return a dialer with the identity and the tickets of one process."""
+        needed = self.security is not None and self.security.authenticates
+        return replace(self, identity=identity, tickets=TicketSource(needed))
 
     def coordinator(self, address: str) -> Channel:
         """Return a channel to a coordinator, which restarts at its address: calls wait for it."""
+        shown = () if self.security is None else token_metadata(self.security)
+        if self.identity is not None:
+            shown = (*shown, (SESSION_METADATA, self.identity.session))
         return Channel(
             address,
             "coordinator",
             security=self.security,
             retry=self.retry,
             metrics=self.metrics,
+            credentials=FixedCredentials(shown),
         )
 
     def __call__(self, address: str, name: str) -> Channel:
@@ -221,4 +255,9 @@ class Dialer:
             patience_s=_PATIENCE_S,
             max_frame_bytes=self.max_frame_bytes,
             lane=self.lane,
+            credentials=(
+                FixedCredentials()
+                if self.tickets is None
+                else TicketCredentials(self.tickets, name)
+            ),
         )

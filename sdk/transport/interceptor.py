@@ -70,7 +70,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
         path = str(details.method)
         if handler is None or is_open(path):
             return handler
-        metadata = {str(k): str(v) for k, v in details.invocation_metadata or ()}
+        metadata = dict(details.invocation_metadata or ())
         try:
             if self._closed:
                 raise _draining()
@@ -90,7 +90,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
         return wrap(handler, path, admit, place)
 
     def _admit(
-        self, path: str, metadata: dict[str, str], context: grpc.ServicerContext | None
+        self, path: str, metadata: dict[str, str | bytes], context: grpc.ServicerContext | None
     ) -> Caller | None:
         """Return who calls; None if only the certificate decides, and there is no context yet.
 

@@ -15,6 +15,7 @@ from gradmesh.protos.errors import (
     InvalidFrame,
     MeshError,
     Retry,
+    TicketRejected,
     Unreachable,
 )
 from gradmesh.protos.frame import Array, Frame, parse
@@ -35,7 +36,8 @@ def may_repeat(method: Method, error: MeshError) -> bool:
     """
     if error.retry is not Retry.CALL:
         return False
-    return method.repeatable or not isinstance(error, Unreachable)
+    was_refused = isinstance(error, TicketRejected) or not isinstance(error, Unreachable)
+    return method.repeatable or was_refused
 
 
 if TYPE_CHECKING:
@@ -155,6 +157,8 @@ class PendingCall:
             try:
                 response, received = self._receive() if self._future is None else self._await()
             except MeshError as error:
+                if isinstance(error, TicketRejected):
+                    self._channel.credentials.renew()
                 pauses = pauses or self._channel.retry.pauses()
                 # A broken lane says nothing about the server: try gRPC at once.
                 lost = self._future is None and isinstance(error, Unreachable)

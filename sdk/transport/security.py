@@ -3,17 +3,22 @@
 import hashlib
 import re
 import ssl
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
-from gradmesh.protos.errors import Forbidden, Unauthenticated
+from gradmesh.protos.errors import Forbidden, TicketRejected, Unauthenticated
 from gradmesh.protos.rpcs import ADMIN, ROLES
+from gradmesh.protos.ticket import SESSION_METADATA, TICKET_METADATA, verify
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.process.setting import ConfigError, Problem
 from gradmesh.sdk.transport.call import UNRESTRICTED, Caller
+from gradmesh.sdk.transport.identity import MemberIdentity
 
 _HEADER, _BEARER = "authorization", "Bearer "
 _SUM = "sha256:"
@@ -22,6 +27,7 @@ _ROLE_NAME = ".role.gradmesh"
 _ALTERNATIVE_NAMES = "x509_subject_alternative_name"
 # Load balancers and probes have no token, and the response says nothing but "serving".
 _OPEN_PREFIX = "/grpc.health.v1.Health/"
+_MAX_VERIFIED = 4096
 
 
 def server_credentials(config: SecurityConfig) -> grpc.ServerCredentials | None:
@@ -125,8 +131,8 @@ def client_tls(config: SecurityConfig) -> ssl.SSLContext | None:
     return context
 
 
-def call_metadata(config: SecurityConfig) -> tuple[tuple[str, str | bytes], ...]:
-    """Return the metadata that a client sends with each call."""
+def token_metadata(config: SecurityConfig) -> tuple[tuple[str, str | bytes], ...]:
+    """Return the metadata with the token of this process, for the coordinator only."""
     token = read_token(config)
     return ((_HEADER, f"{_BEARER}{token}"),) if token is not None else ()
 
@@ -150,8 +156,34 @@ def is_open(path: str) -> bool:
     return path.startswith(_OPEN_PREFIX)
 
 
-class CallerCheck:
-    """Decides who may call what.
+class CallerCheck(Protocol):
+    """Decides who may call what."""
+
+    @property
+    def needs_certificate(self) -> bool:
+        """Whether `admit` reads the certificate of the caller."""
+
+    def admit(
+        self,
+        path: str,
+        metadata: Mapping[str, str | bytes],
+        certificate: Callable[[], Mapping[str, Any]],
+    ) -> Caller:
+        """Return the caller of `path`, if it may call it.
+
+        Args:
+            path: The rpc.
+            metadata: Of the call.
+            certificate: Returns the properties of the caller's certificate.
+
+        Raises:
+            Unauthenticated: No token or ticket, or a wrong one.
+            Forbidden: The role of the token, ticket or certificate may not, or there is none.
+        """
+
+
+class TokenCheck:
+    """Admits callers by their long-lived tokens, certificates, or both: the coordinator's check.
 
     Args:
         config: The tokens that callers must show, and whether their certificates name roles;
@@ -173,37 +205,24 @@ class CallerCheck:
     def admit(
         self,
         path: str,
-        metadata: Mapping[str, str],
+        metadata: Mapping[str, str | bytes],
         certificate: Callable[[], Mapping[str, Any]],
     ) -> Caller:
-        """Return the role of the caller of `path`, if it may call it.
-
-        Args:
-            path: The rpc.
-            metadata: Of the call.
-            certificate: Returns the properties of the caller's certificate.
-
-        Raises:
-            Unauthenticated: No token, or a wrong one.
-            Forbidden: The role of the token or certificate may not, or there is none.
-        """
+        """Return the caller, as `CallerCheck.admit`."""
         if is_open(path):
             return UNRESTRICTED
         caller = UNRESTRICTED if self._tokens is None else self._by_token(metadata)
         caller.check(path)
         if self._certificate_roles:
-            certified = _by_certificate(certificate())
-            certified.check(path)
-            # With both, a caller may do what both allow.
-            if caller.role == ADMIN:
-                return certified
-            if certified.role not in (ADMIN, caller.role):
-                raise caller.refuse(f"be shown with a certificate of {certified.role!r}")
+            caller = _agreed(caller, _by_certificate(certificate()), path)
+        session = metadata.get(SESSION_METADATA, b"")
+        if caller.is_authenticated and isinstance(session, bytes) and session:
+            return replace(caller, session=session)
         return caller
 
-    def _by_token(self, metadata: Mapping[str, str]) -> Caller:
+    def _by_token(self, metadata: Mapping[str, str | bytes]) -> Caller:
         shown = metadata.get(_HEADER)
-        if shown is None:
+        if not isinstance(shown, str):
             raise Unauthenticated("this cluster requires a token; set security.token_file")
         assert self._tokens is not None
         # Looked up by hash, so that the time of the search reveals nothing about the tokens.
@@ -211,6 +230,83 @@ class CallerCheck:
         if role is None or not shown.startswith(_BEARER):
             raise Unauthenticated("the token is wrong; compare security.token_file on both ends")
         return Caller(role)
+
+
+class TicketCheck:
+    """Admits callers by tickets: the check of every member that serves.
+
+    Long-lived tokens are not accepted, so that no process has a reason to send one to a member.
+
+    Args:
+        config: Whether certificates must name roles, too.
+        identity: This process.
+    """
+
+    def __init__(self, config: SecurityConfig, identity: MemberIdentity) -> None:
+        self._certificate_roles = config.certificate_roles
+        self._identity = identity
+        self._lock = threading.Lock()  # guards changes of _verified
+        # Verified tickets: a call costs a lookup instead of a signature.
+        self._verified: OrderedDict[bytes, tuple[Caller, int]] = OrderedDict()
+
+    @property
+    def needs_certificate(self) -> bool:
+        """Whether `admit` reads the certificate of the caller."""
+        return self._certificate_roles
+
+    def admit(
+        self,
+        path: str,
+        metadata: Mapping[str, str | bytes],
+        certificate: Callable[[], Mapping[str, Any]],
+    ) -> Caller:
+        """Return the caller, as `CallerCheck.admit`.
+
+        Raises:
+            TicketRejected: No ticket, or one that is expired or for another process.
+        """
+        if is_open(path):
+            return UNRESTRICTED
+        caller = self._by_ticket(metadata.get(TICKET_METADATA))
+        caller.check(path)
+        if self._certificate_roles:
+            caller = _agreed(caller, _by_certificate(certificate()), path)
+        return caller
+
+    def _by_ticket(self, shown: str | bytes | None) -> Caller:
+        me = self._identity
+        if not isinstance(shown, bytes):
+            raise TicketRejected(
+                f"{me.name!r} accepts calls with a ticket of the coordinator, not with a token; "
+                "connect through the coordinator",
+                audience=me.name,
+            )
+        now_ms = me.clock.now_ms()
+        if now_ms is None:
+            raise TicketRejected(f"{me.name!r} has not registered yet; try again", audience=me.name)
+        known = self._verified.get(shown)
+        if known is not None and now_ms < known[1]:
+            return known[0]
+        ticket = verify(shown, me.session, (me.name, me.incarnation), now_ms)
+        if ticket.role not in ROLES:
+            raise Forbidden(f"a ticket of the role {ticket.role!r}, which is not known here")
+        name, incarnation = ticket.caller
+        caller = Caller(ticket.role, name, incarnation, member_role=ticket.member_role)
+        with self._lock:
+            self._verified[shown] = caller, ticket.expires_ms
+            if len(self._verified) > _MAX_VERIFIED:
+                self._verified.popitem(last=False)
+        return caller
+
+
+def _agreed(caller: Caller, certified: Caller, path: str) -> Caller:
+    """Return the caller with the rights that token or ticket and certificate both give."""
+    certified.check(path)
+    if caller.role == ADMIN:
+        return replace(caller, role=certified.role, is_authenticated=True)
+    if certified.role not in (ADMIN, caller.role):
+        raise caller.refuse(f"be shown with a certificate of {certified.role!r}")
+    return caller
 
 
 def _accepted(config: SecurityConfig) -> dict[str, str] | None:

@@ -28,7 +28,7 @@ from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE
 from gradmesh.sdk.transport.lane.server import LANE_RPCS, OPEN_LANE, LaneServer
 from gradmesh.sdk.transport.liveness import LivenessProbe
 from gradmesh.sdk.transport.metrics import RpcMetrics
-from gradmesh.sdk.transport.security import CallerCheck, server_credentials
+from gradmesh.sdk.transport.security import CallerCheck, TokenCheck, server_credentials
 from gradmesh.sdk.transport.server_threads import ServerThreads
 
 _SEND_S = 1.0
@@ -47,6 +47,7 @@ class Server:
         threads: gRPC calls served at once, beside heartbeats.
         max_frame_bytes: Largest message either way.
         registry: Exports the metrics.
+        check: Decides who may call; by default the tokens and certificates of `security`.
 
     Raises:
         AddressInUse: The address cannot be bound.
@@ -64,11 +65,12 @@ class Server:
         threads: int = 16,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         registry: CollectorRegistry | None = None,
+        check: CallerCheck | None = None,
     ) -> None:
         security, transport = security or SecurityConfig(), transport or TransportConfig()
         metrics = RpcMetrics("server", registry)
         self._threads = ServerThreads(threads, transport.max_lanes, max_frame_bytes)
-        self._interceptor = CallInterceptor(CallerCheck(security), metrics, self._threads)
+        self._interceptor = CallInterceptor(check or TokenCheck(security), metrics, self._threads)
         handlers = _rpc_handlers(services)
         hot = {h.method.number: h for h in handlers if h.method.number}
         self._lanes = LaneServer(transport, security, listen, hot, metrics, max_frame_bytes)

@@ -19,6 +19,7 @@ from gradmesh.protos.coordinator.v1 import (
 from gradmesh.protos.errors import InvalidRequest, NotMember, ProtocolMismatch, ShardNotReady
 from gradmesh.protos.limits import check_name
 from gradmesh.protos.version import PROTOCOL
+from gradmesh.sdk.transport.call import UNRESTRICTED, Caller
 from gradmesh.services.coordinator.catalogue import Catalogue
 from gradmesh.services.coordinator.data_sets import DataSets, DataSetSpec
 from gradmesh.services.coordinator.journal import Journal
@@ -26,6 +27,7 @@ from gradmesh.services.coordinator.members import Members
 from gradmesh.services.coordinator.rendezvous import Rendezvous
 from gradmesh.services.coordinator.reports import FinishedJobs, Reports
 from gradmesh.services.coordinator.scaling import Scaling
+from gradmesh.services.coordinator.sessions import Sessions
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class Machine:
         self._awaits_former = True
         self._awaited_until: float | None = None
         self.members = Members(lease_s, journal)
+        self.sessions = Sessions(self.members)
         self.rendezvous = Rendezvous(
             trainers, self._round, minimum=min_trainers, window_s=join_window_s
         )
@@ -75,9 +78,21 @@ class Machine:
             self.data_sets.restore(name, position)
 
     def register(
-        self, request: membership_pb2.RegisterRequest, now: float
+        self,
+        request: membership_pb2.RegisterRequest,
+        now: float,
+        *,
+        caller: Caller = UNRESTRICTED,
+        newest_ns: int | None = None,
     ) -> membership_pb2.RegisterResponse:
-        """Make a process a member."""
+        """Make a process a member.
+
+        Args:
+            request: The process.
+            now: The time.
+            caller: Who sends the request.
+            newest_ns: The greatest incarnation that a process can have by now; None for no limit.
+        """
         if request.protocol != PROTOCOL:
             raise ProtocolMismatch(
                 f"{request.member.name!r} speaks {request.protocol!r}, the coordinator "
@@ -86,7 +101,12 @@ class Machine:
                 ours=PROTOCOL,
             )
         member = request.member
-        former = self.members.register(member, request.replace, now)
+        self.sessions.check_registration(request, caller)
+        # Without authentication a session proves nothing, and no secret needs to be stored.
+        session = request.session if caller.is_authenticated else b""
+        former = self.members.register(
+            member, request.replace, now, session=session, newest_ns=newest_ns
+        )
         joined = self.rendezvous.joined.get(member.name, member.incarnation)
         if former is not None or joined != member.incarnation:
             _log.warning("member restarted", extra={"worker": member.name})
@@ -94,7 +114,9 @@ class Machine:
         self.scaling.welcome(member)
         self._refresh_shards(now)
         return membership_pb2.RegisterResponse(
-            lease_s=self.members.lease_s, generation=self.rendezvous.current
+            lease_s=self.members.lease_s,
+            generation=self.rendezvous.current,
+            authenticates=caller.is_authenticated,
         )
 
     def renew(

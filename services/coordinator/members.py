@@ -4,17 +4,21 @@ A restarted coordinator reads the former members from its journal. Each is a mem
 next heartbeat, and lost if it sends none for the duration of a lease.
 """
 
+import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import cast, final
 
 from gradmesh.protos.coordinator.v1 import membership_pb2 as pb
 from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
 from gradmesh.protos.limits import check_name, natural_key
-from gradmesh.services.coordinator.journal import Journal
+from gradmesh.services.coordinator.journal import Journal, NameRecord, Tombstone
 
 # Bounds the tombstones: short-lived clients use a new name each time.
 _MAX_GONE = 4096
+
+MAX_AHEAD_S = 300
+"""How far the clock of a process may be ahead of the coordinator's; its incarnation is the time."""
 
 
 @dataclass(slots=True)
@@ -25,6 +29,8 @@ class MemberLease:
     seen_at: float
     contexts: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Number of contexts open on it, by name and incarnation of their opener."""
+    session: bytes = b""
+    """Its session key; empty for one that sent none."""
 
 
 @final
@@ -41,42 +47,97 @@ class Members:
         self._journal = journal
         self._leases: dict[str, MemberLease] = {}
         # Members of the journal without a heartbeat since the restart, and how long to wait.
-        self._former: dict[str, pb.Member] = {}
+        self._former: dict[str, MemberLease] = {}
         self._former_until: float | None = None
-        # Tombstones: the newest incarnation of each name that ended, the latest last.
-        self._gone: dict[str, int] = {}
-        for name, member, gone in journal.members():
-            if member is not None:
-                self._former[name] = member
-            if gone:
-                self._gone[name] = gone
+        # Tombstones: the newest process of each name that ended, the latest last.
+        self._gone: dict[str, Tombstone] = {}
+        self._by_session: dict[bytes, str] = {}
+        for name, record in journal.members():
+            if record.member is not None:
+                self._former[name] = MemberLease(record.member, 0.0, session=record.session)
+                self._by_session[record.session] = name
+            if record.gone is not None:
+                self._gone[name] = record.gone
 
-    def register(self, member: pb.Member, replace: bool, now: float) -> pb.Member | None:
+    def register(
+        self,
+        member: pb.Member,
+        replace: bool,
+        now: float,
+        *,
+        session: bytes = b"",
+        newest_ns: int | None = None,
+    ) -> pb.Member | None:
         """Make a process a member.
+
+        Args:
+            member: The process.
+            replace: Whether the former holder of the name is known to be gone.
+            now: The time.
+            session: Its session key.
+            newest_ns: The greatest incarnation that a process can have by now; None for no limit.
 
         Returns:
             The former incarnation that it replaces, if any.
 
         Raises:
-            InvalidRequest: Name, role or address is missing.
+            InvalidRequest: Name, role or address is missing, or the incarnation is in the future.
             NameTaken: Another live process holds the name.
         """
         _check(member)
-        held = self._member(member.name)
-        former = held if held != member else None
-        newest = max(self._gone.get(member.name, 0), former.incarnation if former else 0)
+        if session and self._by_session.get(session, member.name) != member.name:
+            raise InvalidRequest(f"{member.name!r} sent the session key of another member")
+        held = self._held(member.name)
+        if held is None or held.member != member:
+            _check_time(member, newest_ns)
+            self._drop_future(member.name, newest_ns)
+        former = held.member if held is not None and held.member != member else None
         expires_in = self._expires_in(member.name, now) if former else 0.0
-        # The same incarnation with another role or address is another process, too.
-        is_older = member.incarnation < newest or (former and member.incarnation == newest)
-        if is_older or (expires_in > 0 and not replace):
-            raise _taken(member, former, expires_in)
-        self._leases[member.name] = MemberLease(member, now)
+        may_replace = replace and former is not None and _may_replace(former.role, member.role)
+        is_stolen = not self._is_own_session(member, session)
+        is_older = self._is_older(member, former, newest_ns)
+        if is_stolen or is_older or (expires_in > 0 and not may_replace):
+            raise _taken(member, held.member if held is not None else None, expires_in)
+        is_new = held is None or held.session != session
+        if held is not None:
+            self._by_session.pop(held.session, None)
+        self._leases[member.name] = MemberLease(member, now, session=session)
+        self._by_session[session] = member.name
         self._former.pop(member.name, None)
-        if former is not None:
-            self._add_tombstone(former)
-        elif held is None:
+        if former is not None and held is not None and former.incarnation < member.incarnation:
+            self._add_tombstone(former, held.session)
+        elif is_new or former is not None:
             self._save(member.name)
         return former
+
+    def _is_own_session(self, member: pb.Member, session: bytes) -> bool:
+        """Return whether a known process of this name and incarnation has this session, too."""
+        held, gone = self._held(member.name), self._gone.get(member.name)
+        known = []
+        if held is not None and held.member.incarnation == member.incarnation:
+            known.append(held.session)
+        if gone is not None and gone.incarnation == member.incarnation:
+            known.append(gone.session)
+        return all(not one or hmac.compare_digest(one, session) for one in known)
+
+    def _is_older(self, member: pb.Member, former: pb.Member | None, newest_ns: int | None) -> bool:
+        """Return whether the name was held by a newer process, or another one of this incarnation.
+
+        The same incarnation with another role or address is another process, too.
+        """
+        gone = self._gone.get(member.name)
+        if gone is not None and member.incarnation < gone.incarnation:
+            return True
+        if former is None or (newest_ns is not None and former.incarnation > newest_ns):
+            return False
+        return member.incarnation <= former.incarnation
+
+    def _drop_future(self, name: str, newest_ns: int | None) -> None:
+        """Drop a tombstone that no process can have left; it would lock the name out for ever."""
+        gone = self._gone.get(name)
+        if gone is not None and newest_ns is not None and gone.incarnation > newest_ns:
+            del self._gone[name]
+            self._save(name)
 
     def _expires_in(self, name: str, now: float) -> float:
         """Return how long a name stays reserved for the process that holds it."""
@@ -101,9 +162,9 @@ class Members:
             NotMember: No member has this name and incarnation.
         """
         former = self._former.get(name)
-        came_back = former is not None and former.incarnation == incarnation
+        came_back = former is not None and former.member.incarnation == incarnation
         if came_back:
-            self._leases[name] = MemberLease(self._former.pop(name), now)
+            self._leases[name] = self._former.pop(name)
         held = self._lease(name, incarnation)
         held.seen_at = now
         held.contexts = contexts or {}
@@ -117,12 +178,22 @@ class Members:
         member = self._member(name)
         if member is not None and member.incarnation == incarnation:
             return False  # its lease ran out, and it registered again
-        return incarnation <= self._gone.get(name, 0)
+        gone = self._gone.get(name)
+        return gone is not None and incarnation <= gone.incarnation
 
-    def _add_tombstone(self, member: pb.Member) -> None:
+    def was_registered(self, name: str, incarnation: int) -> bool:
+        """Return whether a process is a member or was one."""
+        member = self._member(name)
+        is_member = member is not None and member.incarnation == incarnation
+        return is_member or self.is_gone(name, incarnation)
+
+    def _add_tombstone(self, member: pb.Member, session: bytes) -> None:
         """Record that a member ended; called after its successor, if any, is a member."""
-        newest = max(member.incarnation, self._gone.pop(member.name, 0))
-        self._gone[member.name] = newest
+        older = self._gone.pop(member.name, None)
+        gone = Tombstone(member.incarnation, member.role, session)
+        if older is not None and older.incarnation > member.incarnation:
+            gone = older
+        self._gone[member.name] = gone
         self._save(member.name)
         if len(self._gone) > _MAX_GONE:
             oldest = next(iter(self._gone))
@@ -131,15 +202,30 @@ class Members:
 
     def _save(self, name: str) -> None:
         """Write the state of a name to the journal."""
-        member = self._member(name)
-        if member is None and name not in self._gone:
-            self._journal.remove_member(name)
+        held = self._held(name)
+        gone = self._gone.get(name)
+        if held is not None:
+            self._journal.set_member(name, NameRecord(held.member, held.session, gone))
+        elif gone is not None:
+            self._journal.set_member(name, NameRecord(None, b"", gone))
         else:
-            self._journal.set_member(name, member, self._gone.get(name, 0))
+            self._journal.remove_member(name)
+
+    def _held(self, name: str) -> MemberLease | None:
+        return self._leases.get(name) or self._former.get(name)
 
     def _member(self, name: str) -> pb.Member | None:
-        held = self._leases.get(name)
-        return held.member if held is not None else self._former.get(name)
+        held = self._held(name)
+        return held.member if held is not None else None
+
+    def find(self, name: str) -> MemberLease | None:
+        """Return the lease of the process that holds a name, former members included."""
+        return self._held(name)
+
+    def find_session(self, session: bytes) -> MemberLease | None:
+        """Return the lease with a session key, former members included."""
+        name = self._by_session.get(session) if session else None
+        return None if name is None else self._held(name)
 
     def leave(self, name: str, incarnation: int) -> pb.Member | None:
         """End a membership; return the member, or None if it was not one."""
@@ -150,9 +236,10 @@ class Members:
         return member
 
     def _end(self, member: pb.Member) -> None:
-        self._leases.pop(member.name, None)
-        self._former.pop(member.name, None)
-        self._add_tombstone(member)
+        held = self._leases.pop(member.name, None) or self._former.pop(member.name, None)
+        session = held.session if held is not None else b""
+        self._by_session.pop(session, None)
+        self._add_tombstone(member, session)
 
     def expire(self, now: float) -> list[pb.Member]:
         """End the memberships whose lease has run out; return them."""
@@ -160,7 +247,7 @@ class Members:
         if self._former_until is None:
             self._former_until = now + self.lease_s
         if now > self._former_until:
-            gone += self._former.values()
+            gone += [held.member for held in self._former.values()]
         for member in gone:
             self._end(member)
         return gone
@@ -178,9 +265,12 @@ class Members:
         return name in self._leases
 
     def role_of(self, name: str) -> pb.Role | None:
-        """Return the role of the process that holds a name, former members included."""
+        """Return the role of the process that holds a name, or held it last; None if unknown."""
         member = self._member(name)
-        return None if member is None else member.role
+        if member is not None:
+            return member.role
+        gone = self._gone.get(name)
+        return None if gone is None or not gone.role else cast(pb.Role, gone.role)
 
     def of_role(self, role: pb.Role) -> list[pb.Member]:
         """Return the members with a role, by name."""
@@ -188,7 +278,7 @@ class Members:
 
     def known_of_role(self, role: pb.Role) -> list[pb.Member]:
         """Return the members with a role, former members included."""
-        former = [member for member in self._former.values() if member.role == role]
+        former = [held.member for held in self._former.values() if held.member.role == role]
         return [*self.of_role(role), *former]
 
     def leases(self) -> list[MemberLease]:
@@ -202,14 +292,18 @@ class Members:
             AssertionError: An invariant is violated.
         """
         assert not self._leases.keys() & self._former.keys()
-        held = {name: self._member(name) for name in (*self._leases, *self._former)}
-        kept = {name: member for name, member, _ in self._journal.members() if member is not None}
-        assert kept == held
-        gone = {name: number for name, _, number in self._journal.members() if number}
-        assert gone == self._gone
-        for name, member in held.items():
-            assert member is not None
-            assert member.incarnation >= self._gone.get(name, 0)
+        names = (*self._leases, *self._former)
+        held = {name: self._held(name) for name in names}
+        stored = dict(self._journal.members())
+        assert {n: r.gone for n, r in stored.items() if r.gone is not None} == self._gone
+        assert {n for n, r in stored.items() if r.member is not None} == held.keys()
+        for name, lease in held.items():
+            assert lease is not None
+            assert stored[name][:2] == (lease.member, lease.session)
+            assert (
+                name not in self._gone or lease.member.incarnation >= self._gone[name].incarnation
+            )
+            assert not lease.session or self.find_session(lease.session) is lease
 
     def _lease(self, name: str, incarnation: int) -> MemberLease:
         held = self._leases.get(name)
@@ -237,6 +331,25 @@ def _taken(member: pb.Member, former: pb.Member | None, expires_in: float) -> Na
         address=former.address if former is not None else "",
         expires_in_s=f"{expires_in:.1f}",
     )
+
+
+def _may_replace(holder: int, role: int) -> bool:
+    """Return whether a live holder of a name yields to a process of a role.
+
+    A client yields to all, so that it cannot keep the name of a server, trainer or worker.
+    """
+    return holder in (role, pb.ROLE_CLIENT)
+
+
+def _check_time(member: pb.Member, newest_ns: int | None) -> None:
+    if newest_ns is not None and member.incarnation > newest_ns:
+        raise InvalidRequest(
+            f"{member.name!r} has the incarnation {member.incarnation}, which is more than "
+            f"{MAX_AHEAD_S // 60} minutes ahead of the coordinator's clock; set the clocks of both "
+            "hosts",
+            name=member.name,
+            incarnation=member.incarnation,
+        )
 
 
 def _check(member: pb.Member) -> None:

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar, final
+from typing import Protocol, TypeVar, final
 
 from gradmesh.protos.coordinator.v1 import (
     data_pb2,
@@ -12,6 +12,7 @@ from gradmesh.protos.coordinator.v1 import (
     reshard_pb2,
     status_pb2,
     table_pb2,
+    ticket_pb2,
 )
 from gradmesh.protos.errors import MeshError, Retry
 from gradmesh.protos.version import VERSION
@@ -20,8 +21,22 @@ from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
 from gradmesh.services.coordinator.machine import Machine
+from gradmesh.services.coordinator.members import MAX_AHEAD_S
 
 T = TypeVar("T")
+
+
+class OfMember(Protocol):
+    """A request that names the member that sends it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the member."""
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of the member."""
+
 
 MAX_WAIT_S = 5.0
 """Longest wait of a call before it answers "not yet", so that waiters cannot fill the server."""
@@ -39,6 +54,7 @@ class CoordinatorServicer:
         max_waiters: Calls that may wait here at once; the others are refused and repeated, so that
             a thread is always free for heartbeats.
         clock: Monotonic seconds, replaced in tests.
+        time_ns: The time since 1970, replaced in tests.
     """
 
     def __init__(
@@ -47,10 +63,12 @@ class CoordinatorServicer:
         *,
         max_waiters: int = 16,
         clock: Callable[[], float] = time.monotonic,
+        time_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._machine = machine
         self._max_waiters = max_waiters
         self._clock = clock
+        self._time_ns = time_ns
         self._begun = clock()
         # Guards all state; notified after every event that may end a wait.
         self._changed = threading.Condition()
@@ -76,16 +94,25 @@ class CoordinatorServicer:
         """Make a process a member."""
         call.caller.check_member(role_name(request.member.role))
         with self._changed:
-            response = self._machine.register(request, self._clock())
+            response = self._machine.register(
+                request,
+                self._clock(),
+                caller=call.caller,
+                newest_ns=self._time_ns() + MAX_AHEAD_S * 10**9,
+            )
+            response.time_ms = self._time_ms()
             self._changed.notify_all()
             return response
+
+    def _time_ms(self) -> int:
+        return self._time_ns() // 1_000_000
 
     def renew_lease(
         self, request: membership_pb2.RenewLeaseRequest, call: Call
     ) -> membership_pb2.RenewLeaseResponse:
         """Extend a lease; the answer waits for updates if the request allows it."""
         with self._changed:
-            self._check_own(request.name, call)
+            self._check_own(request, call)
             found = self._machine.renew(request, self._clock())
             left_s = min(request.wait_s, MAX_WAIT_S, call.deadline.to_answer().remaining_s())
             until = Deadline.after(min(left_s, found.lease_s / 2))
@@ -100,6 +127,7 @@ class CoordinatorServicer:
                     found = self._machine.updates(request)
             finally:
                 self._listeners -= 1
+            found.time_ms = self._time_ms()
             return found
 
     def leave(
@@ -107,22 +135,43 @@ class CoordinatorServicer:
     ) -> membership_pb2.LeaveResponse:
         """End a membership."""
         with self._changed:
-            self._check_own(request.name, call)
+            self._check_own(request, call)
             self._machine.leave(request.name, request.incarnation)
             self._changed.notify_all()
             return membership_pb2.LeaveResponse()
 
-    def _check_own(self, name: str, call: Call) -> None:
-        """Raise unless a caller may act for a member."""
-        role = self._machine.members.role_of(name)
-        if role is not None:
-            call.caller.check_member(role_name(role))
+    def _check_own(self, request: OfMember, call: Call) -> None:
+        """Raise unless a caller is the member that its request names."""
+        self._machine.sessions.check_own(request.name, request.incarnation, call.caller)
+
+    def _check_trainer(self, generation: int, call: Call) -> None:
+        """Raise unless a caller is a trainer of a generation, which must be current."""
+        rendezvous = self._machine.rendezvous
+        if call.caller.is_authenticated:
+            rendezvous.check(generation)
+            self._machine.sessions.check_trainer(rendezvous.joined, call.caller)
+
+    def issue_tickets(
+        self, request: ticket_pb2.IssueTicketsRequest, call: Call
+    ) -> ticket_pb2.IssueTicketsResponse:
+        """Issue tickets for calls to other members."""
+        with self._changed:
+            return self._machine.sessions.issue(request.audiences, call.caller, self._time_ms())
+
+    def check_workers(
+        self, request: ticket_pb2.CheckWorkersRequest, call: Call
+    ) -> ticket_pb2.CheckWorkersResponse:
+        """Return which processes are members or were members."""
+        with self._changed:
+            registered = self._machine.sessions.registered(request.workers)
+            return ticket_pb2.CheckWorkersResponse(registered=registered)
 
     def join_round(
         self, request: rendezvous_pb2.JoinRoundRequest, call: Call
     ) -> rendezvous_pb2.JoinRoundResponse:
         """Wait until the generation of the trainers is formed."""
         with self._changed:
+            self._check_own(request, call)
             return self._wait(lambda: self._join(request), call.deadline)
 
     def _join(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
@@ -140,6 +189,7 @@ class CoordinatorServicer:
     ) -> rendezvous_pb2.PutKeyResponse:
         """Publish a value."""
         with self._changed:
+            self._check_trainer(request.generation, call)
             self._machine.put(request)
             self._changed.notify_all()
             return rendezvous_pb2.PutKeyResponse()
@@ -149,6 +199,7 @@ class CoordinatorServicer:
     ) -> rendezvous_pb2.GetKeyResponse:
         """Wait for a value."""
         with self._changed:
+            self._check_trainer(request.generation, call)
             value = self._wait(
                 lambda: self._machine.rendezvous.get(request.generation, request.key), call.deadline
             )
@@ -205,7 +256,7 @@ class CoordinatorServicer:
     ) -> reshard_pb2.ReportMoveResponse:
         """Record a server's progress in a reshard, and wait for updates."""
         with self._changed:
-            self._check_own(request.name, call)
+            self._check_own(request, call)
             before = self._machine.scaling.reshards.state.version
             found = self._machine.report_move(request, self._clock())
             if found.version != before:
@@ -228,6 +279,7 @@ class CoordinatorServicer:
     ) -> data_pb2.TakeShardResponse:
         """Assign a shard of a data set; wait while other workers hold all remaining ones."""
         with self._changed:
+            self._check_own(request, call)
             found = self._wait(lambda: self._machine.take_shard(request), call.deadline)
             self._changed.notify_all()
             return found
@@ -254,6 +306,7 @@ class CoordinatorServicer:
     ) -> status_pb2.ReportProgressResponse:
         """Store a trainer's progress."""
         with self._changed:
+            self._check_own(request, call)
             self._machine.report(request)
             fault.point("reported", request.progress.step)
             return status_pb2.ReportProgressResponse()
@@ -263,6 +316,7 @@ class CoordinatorServicer:
     ) -> status_pb2.ReportResultResponse:
         """Store the result of a run."""
         with self._changed:
+            self._check_trainer(request.generation, call)
             self._machine.finish(request)
             return status_pb2.ReportResultResponse()
 
@@ -280,6 +334,7 @@ class CoordinatorServicer:
     ) -> status_pb2.ReportCheckpointResponse:
         """Store a trainer's report about a checkpoint."""
         with self._changed:
+            self._check_own(request, call)
             self._machine.report_checkpoint(request, self._clock())
             fault.point("checkpoint-reported", request.checkpoint.step)
             return status_pb2.ReportCheckpointResponse()

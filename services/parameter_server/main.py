@@ -73,7 +73,11 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
         # Runs first: a lookup that waits for a step would keep its thread, and so the process.
         life.on_drain("waits", lambda _: store.close())
         server = node.serve(
-            {_PARAMETER_SERVER: ParameterServerServicer(store, view.check_generation)},
+            {
+                _PARAMETER_SERVER: ParameterServerServicer(
+                    store, view.check_generation, node.agent.openers
+                )
+            },
             contexts=SharedContexts(store.contexts, CONTEXTS),
         )
         running.answers = server.answers

@@ -9,6 +9,7 @@ from gradmesh.protos.errors import InvalidRequest, StaleShardMap
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import arrays_per_table, pack, unpack, unpack_all
+from gradmesh.sdk.cluster.openers import OpenerCheck
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
 from gradmesh.services.parameter_server.gate import Kind
@@ -25,13 +26,16 @@ class ParameterServerServicer:
         store: The rows.
         check_generation: Raises unless the generation was formed: an invented number would fence
             all trainers out.
+        openers: Checks that callers may work in a context.
     """
 
     def __init__(
         self,
         store: TableStore,
         check_generation: Callable[[int, Deadline], object] = lambda generation, deadline: None,
+        openers: OpenerCheck | None = None,
     ) -> None:
+        self._openers = openers or OpenerCheck()
         self._store = store
         self._check_generation = check_generation
 
@@ -70,6 +74,8 @@ class ParameterServerServicer:
         _check_count(len(request.arrays), len(tables), "one array of ids per table")
         if call.caller.only_reads and (message.HasField("context") or message.HasField("mark")):
             raise call.caller.refuse("take part in contexts and steps")
+        if message.HasField("context"):
+            self._openers.check(call.caller, message.context, call.deadline)
         rows = self._store.lookup(
             tables,
             request.arrays,
@@ -94,6 +100,9 @@ class ParameterServerServicer:
         mark = request.mark if request.HasField("mark") else None
         epoch, since = request.shard_epoch, request.since
         context = request.context if request.HasField("context") else None
+        self._openers.check(call.caller, request.ahead_context, call.deadline)
+        if context is not None:
+            self._openers.check(call.caller, context, call.deadline)
         if request.peek:
             if context is not None:
                 raise InvalidRequest("a peek does not move the lookup; leave the context out")
@@ -115,6 +124,7 @@ class ParameterServerServicer:
     def backward(self, request: Frame[pb.BackwardRequest], call: Call) -> pb.BackwardResponse:
         """Store the gradients of a lookup in its context."""
         message = request.message
+        self._openers.check(call.caller, message.context, call.deadline)
         grads = unpack_all(request.arrays, message.wire_grads)
         borrowed = call.borrowed and not message.wire_grads
         self._store.backward(message.context, message.lookup, grads, borrowed, message.pass_number)
@@ -122,6 +132,7 @@ class ParameterServerServicer:
 
     def apply(self, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
         """Apply a context's gradients."""
+        self._openers.check(call.caller, request.context, call.deadline)
         mark = request.mark if request.HasField("mark") else None
         returned = request.returned if request.HasField("returned") else None
         steps = self._store.apply(
@@ -136,6 +147,7 @@ class ParameterServerServicer:
     def push(self, request: Frame[pb.PushRequest], call: Call) -> pb.PushResponse:
         """Apply gradients at once."""
         message = request.message
+        call.caller.check_acts_for(message.worker, message.incarnation)
         arrays, wire = request.arrays, message.wire_grads
         width = 1 + (arrays_per_table(wire) if wire else 1)
         _check_count(len(arrays), width * len(message.tables), "ids and gradients per table")
@@ -172,6 +184,8 @@ class ParameterServerServicer:
     ) -> pb.BeginSnapshotResponse:
         """Freeze tables."""
         step = request.step if request.HasField("step") else None
+        if request.HasField("owner"):
+            call.caller.check_acts_for(request.owner.name, request.owner.incarnation)
         if request.shard_epoch:
             self._store.epochs.check(request.shard_epoch, call.deadline)
         return self._store.checkpointing.begin_snapshot(

@@ -9,6 +9,7 @@ from gradmesh.protos.coordinator.v1 import rendezvous_pb2 as gradmesh_dot_protos
 from gradmesh.protos.coordinator.v1 import reshard_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2
 from gradmesh.protos.coordinator.v1 import status_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2
 from gradmesh.protos.coordinator.v1 import table_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2
+from gradmesh.protos.coordinator.v1 import ticket_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -141,6 +142,16 @@ class CoordinatorServiceStub(object):
                 request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointResponse.FromString,
                 _registered_method=True)
+        self.IssueTickets = channel.unary_unary(
+                '/gradmesh.coordinator.v1.CoordinatorService/IssueTickets',
+                request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2.IssueTicketsRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2.IssueTicketsResponse.FromString,
+                _registered_method=True)
+        self.CheckWorkers = channel.unary_unary(
+                '/gradmesh.coordinator.v1.CoordinatorService/CheckWorkers',
+                request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2.CheckWorkersRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2.CheckWorkersResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/gradmesh.coordinator.v1.CoordinatorService/GetStatus',
                 request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.GetStatusRequest.SerializeToString,
@@ -157,9 +168,12 @@ class CoordinatorServiceServicer(object):
         """Makes a process a member and grants it a lease. A restarted process, with a higher incarnation,
         replaces the former one.
         Repeatable: the same (name, incarnation) gets the same answer.
-        Fails with ALREADY_EXISTS (NAME_TAKEN) while another live process holds the name,
+        Fails with ALREADY_EXISTS (NAME_TAKEN) while another live process holds the name, or for a
+        known incarnation with another session,
         FAILED_PRECONDITION (PROTOCOL_MISMATCH) for another version of the contract,
-        INVALID_ARGUMENT (INVALID_REQUEST) for an empty name, role or address.
+        INVALID_ARGUMENT (INVALID_REQUEST) for an empty name, role or address, or an incarnation far
+        ahead of the coordinator's clock,
+        PERMISSION_DENIED (FORBIDDEN) for a role, or the name of a holder, that the caller may not have.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -349,6 +363,27 @@ class CoordinatorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def IssueTickets(self, request, context):
+        """Issues tickets, with which the caller can call other members for a few minutes.
+        Repeatable.
+        Fails with FAILED_PRECONDITION (NOT_MEMBER) for a session that is not registered: register
+        again,
+        INVALID_ARGUMENT (INVALID_REQUEST) for too many audiences.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckWorkers(self, request, context):
+        """Returns which processes are members or were members, so that a member can check the processes
+        that its callers name.
+        Repeatable.
+        Fails with INVALID_ARGUMENT (INVALID_REQUEST) for too many processes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """Returns the status of the whole cluster.
         Repeatable.
@@ -459,6 +494,16 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     servicer.ReportCheckpoint,
                     request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointResponse.SerializeToString,
+            ),
+            'IssueTickets': grpc.unary_unary_rpc_method_handler(
+                    servicer.IssueTickets,
+                    request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2.IssueTicketsRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2.IssueTicketsResponse.SerializeToString,
+            ),
+            'CheckWorkers': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckWorkers,
+                    request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2.CheckWorkersRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2.CheckWorkersResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -1008,6 +1053,60 @@ class CoordinatorService(object):
             '/gradmesh.coordinator.v1.CoordinatorService/ReportCheckpoint',
             gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointRequest.SerializeToString,
             gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IssueTickets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.coordinator.v1.CoordinatorService/IssueTickets',
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2.IssueTicketsRequest.SerializeToString,
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2.IssueTicketsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckWorkers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.coordinator.v1.CoordinatorService/CheckWorkers',
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2.CheckWorkersRequest.SerializeToString,
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_ticket__pb2.CheckWorkersResponse.FromString,
             options,
             channel_credentials,
             insecure,

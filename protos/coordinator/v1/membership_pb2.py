@@ -25,27 +25,27 @@ _sym_db = _symbol_database.Default()
 from gradmesh.protos.common.v1 import worker_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/gradmesh/protos/coordinator/v1/membership.proto\x12\x17gradmesh.coordinator.v1\x1a&gradmesh/protos/common/v1/worker.proto\"\x99\x01\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x04role\x18\x02 \x01(\x0e\x32\x1d.gradmesh.coordinator.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12\x11\n\x04rank\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x12\n\nworld_size\x18\x06 \x01(\rB\x07\n\x05_rank\"e\n\x0fRegisterRequest\x12/\n\x06member\x18\x01 \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Member\x12\x10\n\x08protocol\x18\x02 \x01(\t\x12\x0f\n\x07replace\x18\x03 \x01(\x08\"7\n\x10RegisterResponse\x12\x0f\n\x07lease_s\x18\x01 \x01(\x01\x12\x12\n\ngeneration\x18\x02 \x01(\x04\"\x82\x02\n\x11RenewLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x15\n\ropen_contexts\x18\x03 \x01(\x04\x12\x35\n\x0f\x63ontext_openers\x18\x04 \x03(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x16\n\x0e\x63ontext_counts\x18\x05 \x03(\x04\x12\x0e\n\x06wait_s\x18\x06 \x01(\x01\x12\x12\n\ngeneration\x18\x07 \x01(\x04\x12\x13\n\x0bshard_epoch\x18\x08 \x01(\x04\x12\x1a\n\x12\x63heckpoint_request\x18\t \x01(\x04\x12\x0f\n\x07reshard\x18\n \x01(\x04\"\xa7\x01\n\x12RenewLeaseResponse\x12\x0f\n\x07lease_s\x18\x01 \x01(\x01\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x13\n\x0bshard_epoch\x18\x03 \x01(\x04\x12*\n\x04gone\x18\x04 \x03(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x1a\n\x12\x63heckpoint_request\x18\x05 \x01(\x04\x12\x0f\n\x07reshard\x18\x06 \x01(\x04\"1\n\x0cLeaveRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"\x0f\n\rLeaveResponse*k\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x19\n\x15ROLE_PARAMETER_SERVER\x10\x01\x12\x10\n\x0cROLE_TRAINER\x10\x02\x12\x0f\n\x0bROLE_CLIENT\x10\x03\x12\x0f\n\x0bROLE_WORKER\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/gradmesh/protos/coordinator/v1/membership.proto\x12\x17gradmesh.coordinator.v1\x1a&gradmesh/protos/common/v1/worker.proto\"\x99\x01\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x04role\x18\x02 \x01(\x0e\x32\x1d.gradmesh.coordinator.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12\x11\n\x04rank\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x12\n\nworld_size\x18\x06 \x01(\rB\x07\n\x05_rank\"v\n\x0fRegisterRequest\x12/\n\x06member\x18\x01 \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Member\x12\x10\n\x08protocol\x18\x02 \x01(\t\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x0f\n\x07session\x18\x04 \x01(\x0c\"_\n\x10RegisterResponse\x12\x0f\n\x07lease_s\x18\x01 \x01(\x01\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0f\n\x07time_ms\x18\x03 \x01(\x04\x12\x15\n\rauthenticates\x18\x04 \x01(\x08\"\x82\x02\n\x11RenewLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x15\n\ropen_contexts\x18\x03 \x01(\x04\x12\x35\n\x0f\x63ontext_openers\x18\x04 \x03(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x16\n\x0e\x63ontext_counts\x18\x05 \x03(\x04\x12\x0e\n\x06wait_s\x18\x06 \x01(\x01\x12\x12\n\ngeneration\x18\x07 \x01(\x04\x12\x13\n\x0bshard_epoch\x18\x08 \x01(\x04\x12\x1a\n\x12\x63heckpoint_request\x18\t \x01(\x04\x12\x0f\n\x07reshard\x18\n \x01(\x04\"\xb8\x01\n\x12RenewLeaseResponse\x12\x0f\n\x07lease_s\x18\x01 \x01(\x01\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x13\n\x0bshard_epoch\x18\x03 \x01(\x04\x12*\n\x04gone\x18\x04 \x03(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x1a\n\x12\x63heckpoint_request\x18\x05 \x01(\x04\x12\x0f\n\x07reshard\x18\x06 \x01(\x04\x12\x0f\n\x07time_ms\x18\x07 \x01(\x04\"1\n\x0cLeaveRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"\x0f\n\rLeaveResponse*k\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x19\n\x15ROLE_PARAMETER_SERVER\x10\x01\x12\x10\n\x0cROLE_TRAINER\x10\x02\x12\x0f\n\x0bROLE_CLIENT\x10\x03\x12\x0f\n\x0bROLE_WORKER\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gradmesh.protos.coordinator.v1.membership_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=931
-  _globals['_ROLE']._serialized_end=1038
+  _globals['_ROLE']._serialized_start=1005
+  _globals['_ROLE']._serialized_end=1112
   _globals['_MEMBER']._serialized_start=117
   _globals['_MEMBER']._serialized_end=270
   _globals['_REGISTERREQUEST']._serialized_start=272
-  _globals['_REGISTERREQUEST']._serialized_end=373
-  _globals['_REGISTERRESPONSE']._serialized_start=375
-  _globals['_REGISTERRESPONSE']._serialized_end=430
-  _globals['_RENEWLEASEREQUEST']._serialized_start=433
-  _globals['_RENEWLEASEREQUEST']._serialized_end=691
-  _globals['_RENEWLEASERESPONSE']._serialized_start=694
-  _globals['_RENEWLEASERESPONSE']._serialized_end=861
-  _globals['_LEAVEREQUEST']._serialized_start=863
-  _globals['_LEAVEREQUEST']._serialized_end=912
-  _globals['_LEAVERESPONSE']._serialized_start=914
-  _globals['_LEAVERESPONSE']._serialized_end=929
+  _globals['_REGISTERREQUEST']._serialized_end=390
+  _globals['_REGISTERRESPONSE']._serialized_start=392
+  _globals['_REGISTERRESPONSE']._serialized_end=487
+  _globals['_RENEWLEASEREQUEST']._serialized_start=490
+  _globals['_RENEWLEASEREQUEST']._serialized_end=748
+  _globals['_RENEWLEASERESPONSE']._serialized_start=751
+  _globals['_RENEWLEASERESPONSE']._serialized_end=935
+  _globals['_LEAVEREQUEST']._serialized_start=937
+  _globals['_LEAVEREQUEST']._serialized_end=986
+  _globals['_LEAVERESPONSE']._serialized_start=988
+  _globals['_LEAVERESPONSE']._serialized_end=1003
 # @@protoc_insertion_point(module_scope)

@@ -38,22 +38,28 @@ class Member(_message.Message):
     def __init__(self, name: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("member", "protocol", "replace")
+    __slots__ = ("member", "protocol", "replace", "session")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     member: Member
     protocol: str
     replace: bool
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., protocol: _Optional[str] = ..., replace: bool = ...) -> None: ...
+    session: bytes
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., protocol: _Optional[str] = ..., replace: bool = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
-    __slots__ = ("lease_s", "generation")
+    __slots__ = ("lease_s", "generation", "time_ms", "authenticates")
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    AUTHENTICATES_FIELD_NUMBER: _ClassVar[int]
     lease_s: float
     generation: int
-    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ...) -> None: ...
+    time_ms: int
+    authenticates: bool
+    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., time_ms: _Optional[int] = ..., authenticates: bool = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
     __slots__ = ("name", "incarnation", "open_contexts", "context_openers", "context_counts", "wait_s", "generation", "shard_epoch", "checkpoint_request", "reshard")
@@ -80,20 +86,22 @@ class RenewLeaseRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., open_contexts: _Optional[int] = ..., context_openers: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ..., context_counts: _Optional[_Iterable[int]] = ..., wait_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., checkpoint_request: _Optional[int] = ..., reshard: _Optional[int] = ...) -> None: ...
 
 class RenewLeaseResponse(_message.Message):
-    __slots__ = ("lease_s", "generation", "shard_epoch", "gone", "checkpoint_request", "reshard")
+    __slots__ = ("lease_s", "generation", "shard_epoch", "gone", "checkpoint_request", "reshard", "time_ms")
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     RESHARD_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
     lease_s: float
     generation: int
     shard_epoch: int
     gone: _containers.RepeatedCompositeFieldContainer[_worker_pb2.WorkerId]
     checkpoint_request: int
     reshard: int
-    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., gone: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ..., checkpoint_request: _Optional[int] = ..., reshard: _Optional[int] = ...) -> None: ...
+    time_ms: int
+    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., gone: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ..., checkpoint_request: _Optional[int] = ..., reshard: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("name", "incarnation")

@@ -228,9 +228,17 @@ class RRefContext:
                 worker=self.me.name,
             )
 
-    def accept_fork(self, fork: value_pb2.ForkId) -> None:
-        """Release a passed-on reference: the owner has registered the receiver's own."""
-        self.users.release(fork_key(fork))
+    def accept_fork(self, fork: value_pb2.ForkId, sender: WorkerId | None = None) -> None:
+        """Release a passed-on reference: the owner has registered the receiver's own.
+
+        Args:
+            fork: The reference.
+            sender: The worker that says so, if it is authenticated.
+
+        Raises:
+            Forbidden: It is not the worker that the reference was passed to.
+        """
+        self.users.accept(fork_key(fork), sender)
 
 
 @final

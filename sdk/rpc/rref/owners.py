@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
-from gradmesh.protos.errors import RefNotFound
+from gradmesh.protos.errors import Forbidden, RefNotFound
 from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.ids import GlobalId, IdCounter, WorkerId
 
@@ -30,7 +30,8 @@ class OwnedValue:
     Attributes:
         key: Its name.
         outcome: Future of the value.
-        forks: The references of other workers, and the holder of each.
+        forks: The references of other workers, and the holders of each: one, unless a worker
+            registered a reference of another one.
         begun: Whether its creation has started.
     """
 
@@ -40,8 +41,32 @@ class OwnedValue:
         self.key = key
         self.begun = False
         self.outcome: Future[Any] = Future()
-        self.forks: dict[GlobalId, WorkerId] = {}
+        self.forks: dict[GlobalId, tuple[WorkerId, ...]] = {}
         self.since = time.monotonic()
+
+    def add(self, fork: GlobalId, holder: WorkerId) -> None:
+        """Register a reference; idempotent."""
+        held = self.forks.get(fork, ())
+        if holder not in held:
+            self.forks[fork] = (*held, holder)
+
+    def remove(self, fork: GlobalId, sender: WorkerId | None) -> bool:
+        """Delete a reference of a worker, or of any if it is None; return whether it was held.
+
+        Raises:
+            Forbidden: Only other workers hold it.
+        """
+        held = self.forks.get(fork)
+        if held is None:
+            return False
+        left = () if sender is None else tuple(h for h in held if not _is_same(h, sender))
+        if sender is not None and left == held:
+            raise _not_holder(sender, held[0])
+        if left:
+            self.forks[fork] = left
+        else:
+            del self.forks[fork]
+        return True
 
 
 @final
@@ -59,8 +84,9 @@ class OwnedValues:
         self._lock = threading.Lock()  # guards all below, and the forks of each value
         self._kept: dict[GlobalId, OwnedValue] = {}
         self._awaited: dict[GlobalId, OwnedValue] = {}
-        self._tombstones: dict[GlobalId, None] = {}
-        self._fork_tombstones: dict[GlobalId, None] = {}
+        self._tombstones: dict[GlobalId, WorkerId | None] = {}
+        # The worker that deleted each reference; None where workers are not authenticated.
+        self._fork_tombstones: dict[GlobalId, WorkerId | None] = {}
 
     def begin(self, key: GlobalId, fork: GlobalId, holder: WorkerId) -> tuple[OwnedValue, bool]:
         """Add the entry of a value that is about to be created.
@@ -75,8 +101,8 @@ class OwnedValues:
             kept = self._kept.get(key)
             if kept is None:
                 kept = self._awaited.get(key) or OwnedValue(key)
-                if fork not in self._fork_tombstones:
-                    kept.forks[fork] = holder
+                if not self._was_deleted(fork, holder):
+                    kept.add(fork, holder)
                 # Its references may have been deleted before the creation arrived.
                 if key in self._tombstones or not kept.forks:
                     raise self._not_found(key)
@@ -89,7 +115,7 @@ class OwnedValues:
         """Add the entry of a value that this worker creates for itself."""
         kept = OwnedValue(key)
         with self._lock:
-            kept.forks[key] = self._me
+            kept.add(key, self._me)
             self._kept[key] = kept
         return kept
 
@@ -117,7 +143,7 @@ class OwnedValues:
             if self._awaited.get(kept.key) is not kept:
                 self._tombstones.pop(kept.key, None)
                 self._kept[kept.key] = kept
-            kept.forks[fork] = holder
+            kept.add(fork, holder)
         return fork
 
     def fork(self, key: GlobalId, fork: GlobalId, holder: WorkerId) -> None:
@@ -129,32 +155,43 @@ class OwnedValues:
             RefNotFound: The value was deleted.
         """
         with self._lock:
-            if fork in self._fork_tombstones:
-                return  # its holder has deleted it already
-            self._entry(key).forks[fork] = holder
+            if not self._was_deleted(fork, holder):
+                self._entry(key).add(fork, holder)
 
-    def delete(self, key: GlobalId, fork: GlobalId) -> None:
-        """Delete a reference, and the value with the last one; idempotent."""
+    def delete(self, key: GlobalId, fork: GlobalId, sender: WorkerId | None = None) -> None:
+        """Delete a reference, and the value with the last one; idempotent.
+
+        Args:
+            key: Name of the value.
+            fork: Name of the reference.
+            sender: The worker that deletes it, if workers are authenticated: its deletion of a
+                reference that is not registered yet applies to its own only.
+
+        Raises:
+            Forbidden: Another worker holds the reference.
+        """
         with self._lock:
-            _add_tombstone(self._fork_tombstones, fork)
-            kept = self._kept.get(key)
+            kept = self._kept.get(key) or self._awaited.get(key)
+            was_held = kept is not None and kept.remove(fork, sender)
+            _add_tombstone(self._fork_tombstones, fork, sender)
             if kept is None:
-                awaited = self._awaited.get(key)
-                if awaited is not None:
-                    awaited.forks.pop(fork, None)
-                elif fork == key:
-                    # The creation may still arrive.
-                    _add_tombstone(self._tombstones, key)
-            elif kept.forks.pop(fork, None) is not None and not kept.forks:
+                # The creation may still arrive.
+                if fork == key and sender in (None, key[:2]):
+                    _add_tombstone(self._tombstones, key, sender)
+            elif was_held and not kept.forks and key in self._kept:
                 self._drop(key)
+
+    def _was_deleted(self, fork: GlobalId, holder: WorkerId) -> bool:
+        """Return whether the holder of a reference has deleted it already."""
+        return fork in self._fork_tombstones and self._fork_tombstones[fork] in (None, holder)
 
     def take_back(self, key: GlobalId, fork: GlobalId) -> None:
         """Delete a reference that this worker sent to itself, if it is one."""
         with self._lock:
             kept = self._kept.get(key) or self._awaited.get(key)
-            mine = kept is not None and kept.forks.get(fork) == self._me
+            mine = kept is not None and self._me in kept.forks.get(fork, ())
         if mine:
-            self.delete(key, fork)
+            self.delete(key, fork, self._me)
 
     def collect(self, is_gone: IsGone) -> int:
         """Delete the references of workers that are gone; return how many."""
@@ -162,14 +199,13 @@ class OwnedValues:
         with self._lock:
             old = time.monotonic() - _AWAITED_S
             self._awaited = {k: kept for k, kept in self._awaited.items() if kept.since > old}
-            holders = {holder for kept in self._kept.values() for holder in kept.forks.values()}
-        gone = {holder for holder in holders if is_gone(holder)}
+        gone = {holder for holder in self.holders() if is_gone(holder)}
         with self._lock:
             for key, kept in list(self._kept.items()):
-                lost = [fork for fork, holder in kept.forks.items() if holder in gone]
+                lost = [(f, h) for f, held in kept.forks.items() for h in held if h in gone]
                 count += len(lost)
-                for fork in lost:
-                    del kept.forks[fork]
+                for fork, holder in lost:
+                    kept.remove(fork, holder)
                 if lost and not kept.forks:
                     self._drop(key)
         return count
@@ -190,22 +226,28 @@ class OwnedValues:
     def holders(self) -> set[WorkerId]:
         """Return all workers that hold a reference."""
         with self._lock:
-            return {holder for kept in self._kept.values() for holder in kept.forks.values()}
+            return {
+                holder
+                for kept in self._kept.values()
+                for held in kept.forks.values()
+                for holder in held
+            }
 
     def report(self) -> list[str]:
         """Return one line about each value that other workers hold references to."""
         with self._lock:
-            return [
-                f"{kept.key} held by {', '.join(sorted({w.name for w in kept.forks.values()}))}"
+            named = [
+                (kept.key, sorted({w.name for held in kept.forks.values() for w in held}))
                 for kept in self._kept.values()
             ]
+        return [f"{key} held by {', '.join(names)}" for key, names in named]
 
     def counts(self) -> dict[str, int]:
         """Return counters for `debug_info`."""
         with self._lock:
             return {
                 "num_owner_rrefs": len(self._kept),
-                "num_forks": sum(len(kept.forks) for kept in self._kept.values()),
+                "num_forks": sum(len(h) for k in self._kept.values() for h in k.forks.values()),
                 "num_pending_futures": len(self._awaited)
                 + sum(not kept.outcome.done() for kept in self._kept.values()),
             }
@@ -226,7 +268,7 @@ class OwnedValues:
 
     def _drop(self, key: GlobalId) -> None:
         del self._kept[key]
-        _add_tombstone(self._tombstones, key)
+        _add_tombstone(self._tombstones, key, None)
 
     def _not_found(self, key: GlobalId) -> RefNotFound:
         return RefNotFound(
@@ -238,7 +280,23 @@ class OwnedValues:
         )
 
 
-def _add_tombstone(gone: dict[GlobalId, None], key: GlobalId) -> None:
-    gone[key] = None
+def _is_same(one: WorkerId, other: WorkerId) -> bool:
+    """Return whether two ids may be of one process; the incarnation 0 stands for any."""
+    unknown = 0 in (one.incarnation, other.incarnation)
+    return one.name == other.name and (unknown or one.incarnation == other.incarnation)
+
+
+def _not_holder(sender: WorkerId, holder: WorkerId) -> Forbidden:
+    return Forbidden(
+        f"{sender.name!r} may not change a reference that {holder.name!r} holds; use its own",
+        worker=sender.name,
+        holder=holder.name,
+    )
+
+
+def _add_tombstone(
+    gone: dict[GlobalId, WorkerId | None], key: GlobalId, sender: WorkerId | None
+) -> None:
+    gone[key] = sender
     if len(gone) > _TOMBSTONES:
         del gone[next(iter(gone))]

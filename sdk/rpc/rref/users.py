@@ -10,6 +10,7 @@ import weakref
 from typing import Any, NamedTuple, final
 
 from gradmesh.protos.common.v1 import value_pb2
+from gradmesh.protos.errors import Forbidden
 from gradmesh.sdk.future import Future, without_frames
 from gradmesh.sdk.rpc.ids import GlobalId, IdCounter, WorkerId, fork_proto
 from gradmesh.sdk.rpc.rref.control import RRefControl
@@ -206,6 +207,20 @@ class UserRefs:
         with self._lock:
             dropped = self._holds.pop(fork, None)
         del dropped  # outside of the lock: it may be the last use
+
+    def accept(self, fork: GlobalId, sender: WorkerId | None) -> None:
+        """Release a reference that was passed on, on the word of its receiver.
+
+        Raises:
+            Forbidden: The sender is authenticated, and not the receiver.
+        """
+        hold = self._holds.get(fork)
+        if hold is not None and sender is not None and hold.worker != sender.name:
+            raise Forbidden(
+                f"{sender.name!r} may not accept a reference that was passed to {hold.worker!r}",
+                worker=sender.name,
+            )
+        self.release(fork)
 
     def collect(self, is_gone: IsGone) -> None:
         """Release the references that were passed on to workers that are gone, or have expired."""

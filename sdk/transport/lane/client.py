@@ -55,7 +55,7 @@ class LanePool:
         worker: Its name, for the log.
         choice: Which lanes to try.
         negotiate: Calls OpenLane, within the given seconds.
-        exchange: Starts the rpc Exchange.
+        exchange: Starts the rpc Exchange, within the given seconds.
         security: Certificates.
         max_frame_bytes: Largest frame either way.
     """
@@ -66,7 +66,7 @@ class LanePool:
         worker: str,
         choice: LaneChoice,
         negotiate: Callable[[pb.OpenLaneRequest, float], pb.OpenLaneResponse],
-        exchange: Callable[[], DirectCall],
+        exchange: Callable[[float], DirectCall],
         security: SecurityConfig,
         max_frame_bytes: int,
     ) -> None:
@@ -202,7 +202,7 @@ class LanePool:
         return link
 
     def _open_stream(self, timeout_s: float) -> Link:
-        stream = ClientStream(self._exchange(), self._watchdog)
+        stream = ClientStream(self._exchange(timeout_s), self._watchdog)
         try:
             stream.open(time.monotonic() + timeout_s)
         except BaseException:
