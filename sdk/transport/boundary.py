@@ -20,6 +20,7 @@ from grpc_status import rpc_status
 
 from gradmesh.protos import errors
 from gradmesh.protos.errors import Draining, InternalError, MeshError
+from gradmesh.protos.printable import received_text
 from gradmesh.sdk.transport.call import set_caller
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.security import CallerCheck, is_open
@@ -84,7 +85,9 @@ def from_bytes(data: bytes, where: str) -> MeshError:
         proto = status_pb2.Status.FromString(data)
     except DecodeError:
         return errors.InternalError(f"{where}: an error that cannot be read", where=where)
-    return _typed(proto, where) or errors.InternalError(f"{where}: {proto.message}", where=where)
+    return _typed(proto, where) or errors.InternalError(
+        f"{where}: {received_text(proto.message)}", where=where
+    )
 
 
 def _typed(proto: Any, where: str) -> MeshError | None:
@@ -112,7 +115,8 @@ def from_call(call: grpc.RpcError, where: str) -> MeshError:
         return typed
     cls = _BARE[call.code()]
     remedy = _REMEDY.get(cls, "")
-    return cls(f"{where}: {call.details()}" + (f"; {remedy}" if remedy else ""), where=where)
+    details = received_text(call.details() or "")
+    return cls(f"{where}: {details}" + (f"; {remedy}" if remedy else ""), where=where)
 
 
 def _shorten(text: str, max_bytes: int) -> str:
