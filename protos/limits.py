@@ -5,6 +5,7 @@ import re
 from gradmesh.protos.errors import InvalidRequest
 
 _ALLOWED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/\-]*")
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[\w.\-]+)?\]|[\w.\-]+):[0-9]{1,5}", re.ASCII)
 
 MAX_AXES = 8
 """Axes of one array."""
@@ -23,6 +24,15 @@ MAX_HEAD_BYTES = 4 * 2**20
 
 MAX_NAME_BYTES = 256
 """A table, worker, function or key name in UTF-8."""
+
+MAX_ADDRESS_BYTES = 262
+"""host:port; a DNS name has up to 255 characters."""
+
+MAX_TEXT_CHARS = 4096
+"""A path, or the reason of a failure, that a process reports to another one."""
+
+MAX_ENTRIES = 2**16
+"""Entries of one list in a request to the coordinator or of an rpc that carries no arrays."""
 
 MAX_VALUE_BYTES = 64 * 2**10
 """A value published through the coordinator."""
@@ -53,6 +63,21 @@ def check_name(kind: str, name: str) -> str:
             kind=kind,
         )
     return name
+
+
+def check_address(address: str) -> str:
+    """Return the address if it is valid.
+
+    Raises:
+        InvalidRequest: It is not host:port, or too long.
+    """
+    if len(address) > MAX_ADDRESS_BYTES or not _ADDRESS.fullmatch(address):
+        raise InvalidRequest(
+            f"{address[:80]!r} is not an address; use host:port with letters, digits and _ . -, or "
+            f"[IPv6]:port, at most {MAX_ADDRESS_BYTES} characters",
+            address=address[:80],
+        )
+    return address
 
 
 def natural_key(name: str) -> list[tuple[int, str]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 from gradmesh.protos.common.v1 import value_pb2, worker_pb2
+from gradmesh.protos.limits import check_name
 
 
 class WorkerId(NamedTuple):
@@ -58,8 +59,13 @@ class IdCounter:
 
 
 def worker_of(proto: worker_pb2.WorkerId) -> WorkerId:
-    """Return a worker from its wire message."""
-    return WorkerId(proto.name, proto.incarnation)
+    """Return a worker from its wire message.
+
+    Raises:
+        InvalidRequest: Its name is not valid.
+    """
+    name = check_name("worker", proto.name) if proto.name else ""
+    return WorkerId(name, proto.incarnation)
 
 
 def key_of(ref: value_pb2.RemoteRef) -> GlobalId:

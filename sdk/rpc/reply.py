@@ -15,7 +15,7 @@ from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.protos.printable import printable, received_text
 from gradmesh.sdk.future import Future
-from gradmesh.sdk.rpc.ids import WorkerId
+from gradmesh.sdk.rpc.ids import WorkerId, worker_of
 from gradmesh.sdk.rpc.registry import Registry
 from gradmesh.sdk.rpc.rref.control import RRefControl
 from gradmesh.sdk.rpc.threads import Task
@@ -288,4 +288,4 @@ def caller_of(
     """Return the caller of a request, or None if a deferred reply cannot be sent to it."""
     if not message.HasField("caller") or not message.call_id:
         return None
-    return WorkerId(message.caller.name, message.caller.incarnation)
+    return worker_of(message.caller)
