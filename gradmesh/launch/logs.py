@@ -65,7 +65,8 @@ class LogFiles:
             whole = log.read().rpartition(b"\n")[:2]
         raw = b"".join(whole)
         self._read[file.stem] = begun + len(raw)
-        return raw.decode(errors="replace").splitlines()
+        # Only "\n" ends a line: a process may write text of others with more exotic separators.
+        return raw.decode(errors="replace").split("\n")[:-1]
 
 
 class LogSource(NamedTuple):

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gradmesh.launch.logs import readable
 from gradmesh.launch.terminal import Terminal
-from gradmesh.protos.printable import printable_lines
+from gradmesh.protos.printable import printable, printable_lines
 from gradmesh.sdk.process.log import fields_of
 
 _COLOURS = {
@@ -46,7 +46,7 @@ class LogScreen:
                 return
             style = _COLOURS.get(name.rstrip("0123456789").rstrip("-"), "blue")
             for part in readable(line, colour=self._console.is_terminal).split("\n"):
-                prefix = Text(f"{name:<{self._width}} │ ", style=style)
+                prefix = Text(f"{printable(name):<{self._width}} │ ", style=style)
                 self._console.print(prefix + Text.from_ansi(part), soft_wrap=True)
 
 
