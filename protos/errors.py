@@ -418,5 +418,5 @@ def from_reason(reason: str, message: str, metadata: dict[str, str]) -> MeshErro
 
     Its text is shown by user code, too, so its control characters become escapes here.
     """
-    values = {key: printable(value) for key, value in metadata.items()}
+    values = {printable(key): printable(value) for key, value in metadata.items()}
     return CATALOGUE.get(reason, InternalError)(received_text(message), **values)

@@ -2,7 +2,7 @@
 
 import re
 
-from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.errors import InvalidRequest, LimitExceeded
 
 _ALLOWED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/\-]*")
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[\w.\-]+)?\]|[\w.\-]+):[0-9]{1,5}", re.ASCII)
@@ -25,15 +25,6 @@ MAX_HEAD_BYTES = 4 * 2**20
 MAX_NAME_BYTES = 256
 """A table, worker, function or key name in UTF-8."""
 
-MAX_ADDRESS_BYTES = 262
-"""host:port; a DNS name has up to 255 characters."""
-
-MAX_TEXT_CHARS = 4096
-"""A path, or the reason of a failure, that a process reports to another one."""
-
-MAX_ENTRIES = 2**16
-"""Entries of one list in a request to the coordinator or of an rpc that carries no arrays."""
-
 MAX_VALUE_BYTES = 64 * 2**10
 """A value published through the coordinator."""
 
@@ -48,6 +39,40 @@ MAX_TABLE_DIM = 2**16
 
 MAX_LINEAGE = 2**16
 """Messages with gradients in one context that one process tracks."""
+
+MAX_ADDRESS_BYTES = 300
+"""An address: the longest host name of DNS has 253 bytes."""
+
+MAX_TEXT_BYTES = 4096
+"""An error, path or other text that a process reports to the coordinator."""
+
+MAX_ERROR_BYTES = 32 * 2**10
+"""The message of an error that one worker passes on to others, with its traceback."""
+
+MAX_ENTRIES = 2**16
+"""Named entries of one list in a request; most lists have a lower limit of their own."""
+
+
+def check_text(what: str, text: str, most: int = MAX_TEXT_BYTES) -> str:
+    """Return a text if it is short enough to be kept.
+
+    Raises:
+        LimitExceeded: It is too long.
+    """
+    # A character has four bytes at most; only long texts are encoded.
+    if len(text) * 4 > most and len(text.encode(errors="replace")) > most:
+        raise LimitExceeded(
+            f"{what}: {len(text)} characters, at most {most} bytes are kept; shorten it",
+            limit=what,
+            most=most,
+        )
+    return text
+
+
+def shortened(text: str, most: int = MAX_TEXT_BYTES) -> str:
+    """Return a text without its middle if it is too long to be kept."""
+    keep = most // 8 - 1  # characters at each end; one has four bytes at most
+    return text if len(text) * 4 <= most else f"{text[:keep]} … {text[-keep:]}"
 
 
 def check_name(kind: str, name: str) -> str:

@@ -31,15 +31,9 @@ def printable_lines(text: str) -> str:
 
 def received_text(text: str) -> str:
     """Return the message of an error from another process: printable, and without an excess."""
-    return printable_lines(shortened(text, MAX_SHOWN))
-
-
-def shortened(text: str, most: int) -> str:
-    """Return a text without its middle if it has more than a number of characters."""
-    if len(text) <= most:
-        return text
-    half = (most - 3) // 2
-    return f"{text[:half]}\n…\n{text[-half:]}"
+    if len(text) > MAX_SHOWN:
+        text = f"{text[: MAX_SHOWN // 2]}\n…\n{text[-MAX_SHOWN // 2 :]}"
+    return printable_lines(text)
 
 
 def _escape(char: str) -> str:

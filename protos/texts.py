@@ -1,7 +1,7 @@
 """Checks of the texts in a request: names, addresses, labels and reports of failures.
 
-A text field is a name unless it is listed here, so that a new field is checked before somebody
-decides what it may hold. Requests of hot rpcs are not checked: a server only looks their names up,
+A text field is a name unless it is listed here, so a new field has the strictest check by default.
+Requests of hot rpcs are not checked: a server only looks their names up,
 and checks a name before it stores it.
 """
 
@@ -14,10 +14,12 @@ from google.protobuf.message import Message
 from gradmesh.protos.errors import InvalidRequest, LimitExceeded
 from gradmesh.protos.limits import (
     MAX_ENTRIES,
+    MAX_ERROR_BYTES,
     MAX_NAME_BYTES,
-    MAX_TEXT_CHARS,
+    MAX_TEXT_BYTES,
     check_address,
     check_name,
+    check_text,
 )
 
 ADDRESSES = frozenset({"coordinator.v1.Member.address"})
@@ -35,24 +37,23 @@ LABELS = frozenset(
 )
 """Fields that hold one short line of printable characters."""
 
-REPORTS = frozenset(
-    {
-        "autograd.v1.Failure.MetadataEntry.value",
-        "autograd.v1.Failure.message",
-        "coordinator.v1.Checkpoint.error",
-        "coordinator.v1.Checkpoint.path",
-        "coordinator.v1.ReportMoveRequest.error",
-    }
-)
-"""Fields that hold a path or the reason of a failure: any characters, shown as escapes."""
+REPORTS = {
+    "autograd.v1.Failure.MetadataEntry.value": MAX_ERROR_BYTES,
+    "autograd.v1.Failure.message": MAX_ERROR_BYTES,
+    "coordinator.v1.Checkpoint.error": MAX_TEXT_BYTES,
+    "coordinator.v1.Checkpoint.path": MAX_TEXT_BYTES,
+    "coordinator.v1.ReportMoveRequest.error": MAX_TEXT_BYTES,
+}
+"""Fields that hold a path or the reason of a failure, and their limits in bytes: any characters,
+which are escaped where they are shown."""
 
 
 def check_texts(message: Message) -> None:
     """Check all texts of a request; empty ones are left to the rpc.
 
     Raises:
-        InvalidRequest: A text is too long, or has characters that its field may not have.
-        LimitExceeded: A list has too many entries.
+        InvalidRequest: A text is not a name or an address, or not printable, where it has to be.
+        LimitExceeded: A text is too long, or a list has too many entries.
     """
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_STRING:
@@ -96,23 +97,15 @@ def _check(field: FieldDescriptor, text: str) -> None:
     if path in ADDRESSES:
         check_address(text)
     elif path in REPORTS:
-        _check_length(field, text, MAX_TEXT_CHARS)
+        check_text(_shown(field), text, REPORTS[path])
     elif path in LABELS:
-        _check_length(field, text, MAX_NAME_BYTES)
+        check_text(_shown(field), text, MAX_NAME_BYTES)
         if not text.isprintable():
             raise InvalidRequest(
                 f"{_shown(field)} is {text[:40]!r}; use printable characters in one line"
             )
     else:
         check_name(_shown(field), text)
-
-
-def _check_length(field: FieldDescriptor, text: str, most: int) -> None:
-    if len(text) > most:
-        raise InvalidRequest(
-            f"{_shown(field)} has {len(text)} characters; the limit is {most}: shorten it",
-            limit=most,
-        )
 
 
 def _shown(field: FieldDescriptor) -> str:

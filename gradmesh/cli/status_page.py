@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from gradmesh.protos.errors import MeshError
 from gradmesh.protos.printable import printable
 from gradmesh.sdk.cluster.status import ClusterStatus
-from gradmesh.sdk.process.network import join, split
+from gradmesh.sdk.process.network import is_loopback, join, split
 from gradmesh.sdk.process.setting import AddressInUse
 
 # The page caches the status, so that many readers make few calls to the coordinator.
@@ -76,6 +76,19 @@ class StatusPage:
         """Make `serve` return."""
         self._server.shutdown()
 
+    def is_for(self, host: str) -> bool:
+        """Return whether a request names this machine, where only this machine may read the page.
+
+        A web site could otherwise give its own name this address, and read the page in a browser.
+        """
+        if not is_loopback(self.address):
+            return True
+        try:
+            named = urlsplit(f"//{host}").hostname or ""
+            return is_loopback(join(named, 0))
+        except ValueError:
+            return False
+
     def ask(self) -> ClusterStatus | MeshError:
         """Return the status, or the error; fetched at most twice a second."""
         with self._lock:
@@ -106,7 +119,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = urlsplit(self.path).path
-        if path == "/healthz":
+        if not self.server.page.is_for(self.headers.get("Host", "")):
+            self._reply(HTTPStatus.MISDIRECTED_REQUEST, "ask for it by its address\n", "text/plain")
+        elif path == "/healthz":
             self._reply(HTTPStatus.OK, "ok\n", "text/plain")
         elif path not in ("/", "/status.json"):
             self._reply(

@@ -171,7 +171,8 @@ def error_from_proto(error: pb.RemoteError, functions: Registry) -> Exception:
 def _make(error: pb.RemoteError, text: str, functions: Registry) -> Exception | None:
     known = CATALOGUE.get(error.type)
     if known is not None:
-        return known(text, **{key: printable(value) for key, value in error.metadata.items()})
+        values = {printable(key): printable(value) for key, value in error.metadata.items()}
+        return known(text, **values)
     cls = functions.exception(error.type) or _builtin(error.type)
     if cls is None:
         return None

@@ -1,5 +1,6 @@
 """Texts of other processes cannot drive a terminal, forge lines of logs, or write into pages."""
 
+import http.client
 import io
 import json
 import logging
@@ -181,6 +182,34 @@ def test_the_status_page_shows_texts_as_texts() -> None:
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:80", 200),
+        ("localhost:8080", 200),
+        ("localhost", 200),
+        ("[::1]:8080", 200),
+        ("attacker.example:8080", 421),
+        ("localhost.attacker.example", 421),
+        ("[::1", 421),
+        ("", 421),
+    ],
+)
+def test_a_page_of_this_machine_is_not_read_through_another_name(host: str, status: int) -> None:
+    """A web site can give its own name this address, and read what a browser gets there."""
+    served = StatusPage("127.0.0.1:0", lambda: from_message(hostile_status()))
+    thread = threading.Thread(target=served.serve)
+    thread.start()
+    connection = http.client.HTTPConnection(served.address, timeout=20)
+    try:
+        connection.request("GET", "/status.json", headers={"Host": host})
+        assert connection.getresponse().status == status
+    finally:
+        connection.close()
+        served.close()
+        thread.join(10)
 
 
 def test_the_report_page_shows_texts_as_texts() -> None:

@@ -8,6 +8,7 @@ import struct
 from enum import IntEnum, unique
 from typing import Final, NamedTuple, final
 
+from gradmesh.protos.printable import printable
 from gradmesh.trainer.errors import (
     CollectiveMismatch,
     CollectiveTimeout,
@@ -112,6 +113,5 @@ def unpack_header(data: bytes | bytearray) -> MessageHeader:
     magic, kind, number, payload_bytes, text = _HEADER.unpack(data)
     if magic != _MAGIC:
         raise ValueError(f"not a frame of this protocol: it starts with {magic!r}")
-    return MessageHeader(
-        MessageKind(kind), number, payload_bytes, text.rstrip(b"\0").decode("ascii", "replace")
-    )
+    shown = printable(text.rstrip(b"\0").decode("ascii", "replace"))
+    return MessageHeader(MessageKind(kind), number, payload_bytes, shown)

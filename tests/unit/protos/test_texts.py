@@ -4,8 +4,8 @@ import pytest
 from google.protobuf import descriptor_pool
 
 from gradmesh.protos.coordinator.v1 import membership_pb2, status_pb2, table_pb2
-from gradmesh.protos.errors import InvalidRequest
-from gradmesh.protos.limits import MAX_TEXT_CHARS
+from gradmesh.protos.errors import InvalidRequest, LimitExceeded
+from gradmesh.protos.limits import MAX_TEXT_BYTES
 from gradmesh.protos.texts import ADDRESSES, LABELS, REPORTS, check_texts
 
 
@@ -23,7 +23,7 @@ def test_listed_fields_exist_once() -> None:
         membership_pb2.Member(name="ps-0", address="127.0.0.1:1"),
         membership_pb2.Member(),
         status_pb2.ReportResultRequest(figures={"AUC, held out": 1.0}, job="a/b"),
-        status_pb2.Checkpoint(path="/tmp/a b\n", error="x\x1b" * (MAX_TEXT_CHARS // 2)),
+        status_pb2.Checkpoint(path="/tmp/a b\n", error="x\x1b" * (MAX_TEXT_BYTES // 2)),
     ],
 )
 def test_valid_texts_pass(message: Any) -> None:
@@ -41,9 +41,9 @@ def test_valid_texts_pass(message: Any) -> None:
         ),
         (table_pb2.TableSpec(optimizer=table_pb2.Recipe(name="[/x]")), "Recipe.name"),
         (status_pb2.ReportResultRequest(figures={"a\nb": 1.0}), "use printable characters"),
-        (status_pb2.Checkpoint(error="x" * (MAX_TEXT_CHARS + 1)), "the limit is 4096"),
+        (status_pb2.Checkpoint(error="x" * (MAX_TEXT_BYTES + 1)), "at most 4096 bytes are kept"),
     ],
 )
 def test_other_texts_are_refused(message: Any, problem: str) -> None:
-    with pytest.raises(InvalidRequest, match=problem.replace("[", "\\[")):
+    with pytest.raises((InvalidRequest, LimitExceeded), match=problem.replace("[", "\\[")):
         check_texts(message)

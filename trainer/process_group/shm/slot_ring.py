@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, final
 
 import numpy as np
 
+from gradmesh.protos.printable import printable
 from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout
 from gradmesh.trainer.process_group.abort_signal import AbortSignal
 from gradmesh.trainer.process_group.message import MessageKind, shutdown_error
@@ -245,7 +246,8 @@ def _padded(text: str) -> bytes:
 def _mismatch(ranks: Sequence[int], texts: Sequence[bytes]) -> CollectiveMismatch:
     called: dict[str, list[int]] = {}
     for rank, text in zip(ranks, texts, strict=True):
-        called.setdefault(text.rstrip(b"\0").decode("ascii", "replace"), []).append(rank)
+        shown = printable(text.rstrip(b"\0").decode("ascii", "replace"))
+        called.setdefault(shown, []).append(rank)
     calls = "; ".join(f"rank {', '.join(map(str, who))}: {t}" for t, who in called.items())
     return CollectiveMismatch(
         f"ranks called different collectives ({calls}); all ranks must call the same"
