@@ -9,11 +9,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 IMAGE ?= gradmesh:$(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' protos/version.py)
 BUILD_NETWORK ?= default
 # A package index of your own reaches the build as an argument, never as a file of the repository.
-BUILD_ARGS = --build-arg PIP_INDEX_URL --build-arg PIP_EXTRA_INDEX_URL \
+# BASE_IMAGE=NAME:TAG@sha256:DIGEST pins the base; EXTRAS=data,remote adds optional parts.
+BUILD_ARGS = $(foreach argument,BASE_IMAGE EXTRAS,$(if $($(argument)),--build-arg $(argument)=$($(argument)))) \
+  --build-arg PIP_INDEX_URL --build-arg PIP_EXTRA_INDEX_URL \
   --build-arg VERSION=$(lastword $(subst :, ,$(IMAGE))) --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup parity-setup kernels test test-all faults-slice soak fuzz-engine fuzz-ddp fuzz-dist check format protos check-protos image e2e bench render clean
+.PHONY: help demo setup parity-setup kernels test test-all faults-slice soak fuzz-engine fuzz-ddp fuzz-dist check audit licences requirements format protos check-protos image e2e bench render clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -77,12 +79,22 @@ fuzz-ddp: $(VENV)/.parity  ## random DDP configurations against torch over gloo;
 fuzz-dist: $(VENV)/.dev  ## random graphs over four workers against local autograd; FUZZ_SEEDS=A..B, FUZZ_SECONDS=n
 	$(BIN)/python -m tests.parity.fuzz.dist_run
 
-check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos, package structure, docs tables
+check: $(VENV)/.dev check-protos audit  ## linters, types, import contracts, protos, package structure, docs tables, licences, known vulnerabilities
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q tests/architecture tests/contract tests/unit/cli/test_reference.py tests/unit/test_public_api.py
+	$(BIN)/python deploy/supply_chain/licences.py --check
+
+audit: $(VENV)/.dev  ## known vulnerabilities of the images' packages; says so where no service answers
+	$(BIN)/python deploy/supply_chain/audit.py
+
+licences: $(VENV)/.dev  ## renew docs/licences.md
+	$(BIN)/python deploy/supply_chain/licences.py
+
+requirements: $(VENV)/.dev  ## renew the hashes of the images' packages
+	$(BIN)/python deploy/supply_chain/pin_packages.py
 
 format: $(VENV)/.dev  ## format the code and apply safe fixes
 	$(BIN)/ruff check --fix .

@@ -31,6 +31,7 @@ from enum import Enum
 from typing import ClassVar
 
 from gradmesh.base_error import GradmeshError
+from gradmesh.protos.printable import printable, received_text
 
 
 class Retry(Enum):
@@ -421,5 +422,9 @@ CATALOGUE: dict[str, type[MeshError]] = {cls.reason: cls for cls in _leaves(Mesh
 
 
 def from_reason(reason: str, message: str, metadata: dict[str, str]) -> MeshError:
-    """Rebuild an error from what arrived; an unknown reason is an InternalError."""
-    return CATALOGUE.get(reason, InternalError)(message, **metadata)
+    """Rebuild an error from what arrived; an unknown reason is an InternalError.
+
+    Its text is shown by user code, too, so its control characters become escapes here.
+    """
+    values = {printable(key): printable(value) for key, value in metadata.items()}
+    return CATALOGUE.get(reason, InternalError)(received_text(message), **values)

@@ -2,9 +2,10 @@
 
 import re
 
-from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.errors import InvalidRequest, LimitExceeded
 
 _ALLOWED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/\-]*")
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[\w.\-]+)?\]|[\w.\-]+):[0-9]{1,5}", re.ASCII)
 
 MAX_AXES = 8
 """Axes of one array."""
@@ -53,6 +54,39 @@ MAX_TICKETS = 256
 
 MAX_TICKET_BYTES = 1024
 """One ticket; two names fit."""
+MAX_ADDRESS_BYTES = 300
+"""An address: the longest host name of DNS has 253 bytes."""
+
+MAX_TEXT_BYTES = 4096
+"""An error, path or other text that a process reports to the coordinator."""
+
+MAX_ERROR_BYTES = 32 * 2**10
+"""The message of an error that one worker passes on to others, with its traceback."""
+
+MAX_ENTRIES = 2**16
+"""Named entries of one list in a request; most lists have a lower limit of their own."""
+
+
+def check_text(what: str, text: str, most: int = MAX_TEXT_BYTES) -> str:
+    """Return a text if it is short enough to be kept.
+
+    Raises:
+        LimitExceeded: It is too long.
+    """
+    # A character has four bytes at most; only long texts are encoded.
+    if len(text) * 4 > most and len(text.encode(errors="replace")) > most:
+        raise LimitExceeded(
+            f"{what}: {len(text)} characters, at most {most} bytes are kept; shorten it",
+            limit=what,
+            most=most,
+        )
+    return text
+
+
+def shortened(text: str, most: int = MAX_TEXT_BYTES) -> str:
+    """Return a text without its middle if it is too long to be kept."""
+    keep = most // 8 - 1  # characters at each end; one has four bytes at most
+    return text if len(text) * 4 <= most else f"{text[:keep]} … {text[-keep:]}"
 
 
 def check_name(kind: str, name: str) -> str:
@@ -68,6 +102,21 @@ def check_name(kind: str, name: str) -> str:
             kind=kind,
         )
     return name
+
+
+def check_address(address: str) -> str:
+    """Return the address if it is valid.
+
+    Raises:
+        InvalidRequest: It is not host:port, or too long.
+    """
+    if len(address) > MAX_ADDRESS_BYTES or not _ADDRESS.fullmatch(address):
+        raise InvalidRequest(
+            f"{address[:80]!r} is not an address; use host:port with letters, digits and _ . -, or "
+            f"[IPv6]:port, at most {MAX_ADDRESS_BYTES} characters",
+            address=address[:80],
+        )
+    return address
 
 
 def natural_key(name: str) -> list[tuple[int, str]]:

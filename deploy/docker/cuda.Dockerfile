@@ -13,8 +13,11 @@ FROM ${BASE_IMAGE} AS wheel
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN python -m venv /opt/build
+COPY deploy/docker/build-requirements.txt /build/
+RUN /opt/build/bin/python -m pip install --require-hashes -r /build/build-requirements.txt
 COPY . /build/
-RUN python -m pip wheel --no-deps --wheel-dir /wheels /build
+RUN /opt/build/bin/python -m pip wheel --no-deps --no-index --no-build-isolation --wheel-dir /wheels /build
 
 # hadolint ignore=DL3006
 FROM ${CUDA_IMAGE} AS build
@@ -27,10 +30,14 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/gradmesh
-COPY deploy/docker/requirements.txt /build/
+COPY deploy/docker/ /build/
 COPY --from=wheel /wheels /wheels
-RUN set -- /wheels/*.whl \
-    && /opt/gradmesh/bin/python -m pip install -r /build/requirements.txt "$1[$CUDA_EXTRA${EXTRAS:+,$EXTRAS}]" \
+WORKDIR /build
+# pip takes only files whose hashes are in the lists.
+RUN set -- -r requirements.txt -r "extras/$CUDA_EXTRA.txt" && IFS=, \
+    && for extra in ${EXTRAS}; do set -- "$@" -r "extras/$extra.txt"; done \
+    && /opt/gradmesh/bin/python -m pip install --require-hashes "$@" \
+    && /opt/gradmesh/bin/python -m pip install --no-deps --no-index /wheels/*.whl \
     && /opt/gradmesh/bin/python -m pip uninstall -y pip
 RUN find /opt/gradmesh/lib -type d -name tests -prune -exec rm -rf {} + \
     && find /opt/gradmesh -exec touch -h -d 2020-01-01T00:00:00Z {} + \

@@ -9,6 +9,7 @@ from typing import Any, final
 import click
 
 from gradmesh.cli.bench_table import BENCHMARKS, Benchmark
+from gradmesh.cli.output import echo
 
 
 @final
@@ -44,7 +45,7 @@ def _run(benchmark: Benchmark, file: Path | None = None, **options: Any) -> int:
     module, _, function = benchmark.run.partition(":")
     command = getattr(importlib.import_module(f"gradmesh.benchmarks.{module}"), function)
     try:
-        found = command(click.echo, **benchmark.fixed, **options)
+        found = command(echo, **benchmark.fixed, **options)
     except BadOption as error:
         raise click.UsageError(str(error)) from None
     if file is not None:

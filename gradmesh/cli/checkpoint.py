@@ -12,6 +12,7 @@ import click
 from gradmesh.cli.cluster_options import with_mesh
 from gradmesh.cli.display import RowBar
 from gradmesh.cli.options import json_option
+from gradmesh.cli.output import echo, echo_json
 from gradmesh.protos.errors import DeadlineExceeded
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
 from gradmesh.sdk.checkpoint.model import export_model
@@ -45,7 +46,7 @@ def save(mesh: Mesh, timeout_s: float) -> int:
         if found is not None and found.request >= number:
             if found.error:
                 raise click.ClickException(f"no checkpoint: {found.error}")
-            click.echo(
+            echo(
                 f"{found.path}: step {found.step}, {found.rows:,} rows, {found.bytes:,} bytes, "
                 f"{found.took_s:.1f} s"
             )
@@ -64,12 +65,12 @@ def list_all(folder: str, as_json: bool) -> int:
     with contextlib.closing(open_store(folder)) as store:
         found = [_line(stored) for stored in store.checkpoints()]
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        echo_json(found)
         return 0
     for line in found:
         kind = f"adds to {line['base']}" if line["base"] else "full"
         what = "run" if line["run"] else "tables"
-        click.echo(
+        echo(
             f"{line['name']:<24}step {line['step']:<10}{line['created']}  {what:<7}"
             f"{line['rows']:>12,} rows {line['bytes']:>15,} bytes  {kind}"
         )
@@ -109,14 +110,14 @@ def show(folder: str, as_json: bool) -> int:
     line = _line(stored)
     line["chain"] = [path.name for path, _ in chain]
     if as_json:
-        click.echo(json.dumps(line, indent=2))
+        echo_json(line)
         return 0
     for key, value in line.items():
         if key != "run":
-            click.echo(f"{key + ':':<13}{', '.join(value) if isinstance(value, list) else value}")
+            echo(f"{key + ':':<13}{', '.join(value) if isinstance(value, list) else value}")
     for key, value in (line["run"] or {}).items():
-        click.echo(f"{key + ':':<13}{json.dumps(value)}")
-    click.echo("every file is as it was written")
+        echo(f"{key + ':':<13}{json.dumps(value)}")
+    echo("every file is as it was written")
     return 0
 
 
@@ -133,7 +134,7 @@ def restore(mesh: Mesh, timeout_s: float, folder: str) -> int:
         made: Manifest = mesh.restore(store.fetch(stored), progress=bar, timeout_s=timeout_s)
     connection = mesh.connection
     count = len(connection.servers.shard_map(connection.deadline()).names)
-    click.echo(f"{folder}: {made.rows:,} rows of step {made.step}, on {count} servers")
+    echo(f"{folder}: {made.rows:,} rows of step {made.step}, on {count} servers")
     return 0
 
 
@@ -156,7 +157,7 @@ def prune_old(folder: str, keep: int, keep_s: float, partial: bool) -> int:
     if partial and "://" not in folder:
         gone += LocalStore(Path(folder)).remove_partial()
     for name in gone:
-        click.echo(f"removed {name}")
+        echo(f"removed {name}")
     return 0
 
 
@@ -179,10 +180,10 @@ def export(folder: str, target: Path, vocabulary: Path | None) -> int:
     with contextlib.closing(store):
         if target.suffix == ".safetensors":
             names = export_model(store.fetch(stored), target)
-            click.echo(f"{target}: {len(names)} arrays")
+            echo(f"{target}: {len(names)} arrays")
         else:
             _export_for_serving(store.fetch(stored), target, vocabulary)
-            click.echo(f"{target}: the model of step {stored.manifest.step}")
+            echo(f"{target}: the model of step {stored.manifest.step}")
     return 0
 
 

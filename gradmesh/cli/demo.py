@@ -8,6 +8,7 @@ import click
 
 from gradmesh.cli.display import ResultTable
 from gradmesh.cli.follow import follow
+from gradmesh.cli.output import echo
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.supervisor import RestartPolicy
 from gradmesh.launch.training import result_of
@@ -57,4 +58,4 @@ def demo(
         return 0
     finally:
         if state is not None:
-            click.echo(f"logs are in {state / 'logs'}")
+            echo(f"logs are in {state / 'logs'}")

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, final
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from gradmesh.launch.terminal import Terminal
 from gradmesh.sdk.cluster.status import ClusterStatus
 
 _LINE_EVERY_S = 3.0
@@ -38,9 +38,9 @@ class ProgressScreen(ABC):
         self.close()
 
 
-def progress_screen(title: str, console: Console | None = None) -> ProgressScreen:
+def progress_screen(title: str, console: Terminal | None = None) -> ProgressScreen:
     """Return a moving bar on a terminal, else lines every few seconds."""
-    console = console or Console(highlight=False)
+    console = console or Terminal()
     return BarScreen(title, console) if console.is_terminal else LineScreen(title, console)
 
 
@@ -48,14 +48,14 @@ def progress_screen(title: str, console: Console | None = None) -> ProgressScree
 class BarScreen(ProgressScreen):
     """A bar with step, loss and samples per second."""
 
-    def __init__(self, title: str, console: Console) -> None:
-        console.print(title, markup=False, style="bold")
+    def __init__(self, title: str, console: Terminal) -> None:
+        console.print(title, style="bold")
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("step"),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             TimeElapsedColumn(),
             console=console,
         )
@@ -74,7 +74,7 @@ class BarScreen(ProgressScreen):
 
     def note(self, text: str) -> None:
         """Print above the bar."""
-        self._progress.console.print(text, markup=False)
+        self._progress.console.print(text)
 
     def close(self) -> None:
         """Stop the bar."""
@@ -86,7 +86,7 @@ class LineScreen(ProgressScreen):
     """One line every few seconds, for logs and pipes."""
 
     def __init__(
-        self, title: str, console: Console, clock: Callable[[], float] = time.monotonic
+        self, title: str, console: Terminal, clock: Callable[[], float] = time.monotonic
     ) -> None:
         console.print(title, soft_wrap=True)
         self._console = console
@@ -105,7 +105,7 @@ class LineScreen(ProgressScreen):
 
     def note(self, text: str) -> None:
         """Print a line."""
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
     def close(self) -> None:
         """Do nothing: printed lines need no cleanup."""
@@ -172,14 +172,14 @@ class ResultTable:
             if name in self._result
         ]
 
-    def show(self, console: Console | None = None) -> None:
+    def show(self, console: Terminal | None = None) -> None:
         """Print the table."""
         table = Table(show_header=False)
         table.add_column(justify="left")
         table.add_column(justify="right", style="bold")
         for label, value in self.rows():
             table.add_row(label, value)
-        (console or Console(highlight=False)).print(table)
+        (console or Terminal()).print(table)
 
 
 def in_bytes(count: float) -> str:
@@ -201,9 +201,9 @@ class RowBar:
     """
 
     def __init__(self, title: str, unit: str = "rows") -> None:
-        console = Console(stderr=True, highlight=False)
+        console = Terminal(stderr=True)
         self._progress = Progress(
-            TextColumn(title),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn(unit),
@@ -231,10 +231,10 @@ class RowBar:
         self._progress.stop()
 
 
-def output_console() -> Console:
+def output_console() -> Terminal:
     """Return a console for standard output that does not truncate lines in a pipe."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=200)
+    console = Terminal()
+    return console if console.is_terminal else Terminal(width=200)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

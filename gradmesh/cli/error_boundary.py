@@ -1,10 +1,13 @@
 """The error boundary of the command line: one line for foreseen errors, a traceback for bugs."""
 
+import io
 import logging
 import sys
 import traceback
 
 import click
+
+from gradmesh.cli.output import echo, echo_lines
 
 _OUT_OF_REACH = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 _CALLERS_MISTAKE = frozenset(
@@ -31,7 +34,9 @@ def run(command: click.Command, arguments: list[str] | None) -> int:
         code = command.main(arguments, prog_name="gradmesh", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        echo_lines(shown.getvalue().rstrip("\n"), err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
@@ -60,17 +65,20 @@ def exit_code(error: BaseException) -> int:
 def report(error: BaseException) -> None:
     """Print an error on standard error, in the form a user needs."""
     if not is_foreseen(error):
-        traceback.print_exception(error)
-        click.echo(
-            "error: this is a bug in gradmesh; please report it with the lines above", err=True
-        )
+        _print_traceback(error)
+        echo("error: this is a bug in gradmesh; please report it with the lines above", err=True)
         return
     if logging.getLogger().isEnabledFor(logging.DEBUG):
-        traceback.print_exception(error)
+        _print_traceback(error)
     for line in getattr(error, "log_tail", ()):
-        click.echo(f"  │ {line}", err=True)
+        echo(f"  │ {line.expandtabs()}", err=True)
     for line in str(error).splitlines():
-        click.echo(f"error: {line}", err=True)
+        echo(f"error: {line.expandtabs()}", err=True)
+
+
+def _print_traceback(error: BaseException) -> None:
+    # It quotes the messages of errors that other workers sent.
+    echo_lines("".join(traceback.format_exception(error)).rstrip(), err=True)
 
 
 def is_foreseen(error: BaseException) -> bool:

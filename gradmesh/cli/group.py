@@ -10,6 +10,7 @@ from typing import final
 import click
 
 import gradmesh as package
+from gradmesh.cli.output import echo
 
 # name: its line in --help
 _COMMANDS = {
@@ -89,5 +90,5 @@ def gradmesh() -> None:
 @click.command()
 def version() -> int:
     """Show the version."""
-    click.echo(package.__version__)
+    echo(package.__version__)
     return 0

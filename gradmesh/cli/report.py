@@ -10,6 +10,7 @@ import click
 from gradmesh.cli.cluster_options import address_of, coordinator_option, with_launcher
 from gradmesh.cli.display import ResultTable, progress_screen
 from gradmesh.cli.options import configured
+from gradmesh.cli.output import echo
 from gradmesh.launch.errors import ClusterFailed
 from gradmesh.launch.launcher import Launcher
 from gradmesh.launch.training import result_of, with_last_progress
@@ -48,7 +49,7 @@ def report(
         for status in statuses(address, sections[SecurityConfig], patience_s):
             screen.update(status)
     ResultTable(result_of(status)).show()
-    click.echo("training is done; the servers keep the tables until you end them")
+    echo("training is done; the servers keep the tables until you end them")
     return 0
 
 

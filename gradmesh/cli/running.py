@@ -5,6 +5,7 @@ import sys
 import click
 
 from gradmesh.cli.cluster_options import with_launcher
+from gradmesh.cli.output import echo
 from gradmesh.launch.launcher import Launcher
 from gradmesh.launch.screen import LogScreen
 from gradmesh.sdk.process.log import LogConfig
@@ -21,7 +22,7 @@ from gradmesh.sdk.process.log import LogConfig
 def down(launcher: Launcher, timeout_s: float) -> int:
     """End the cluster that `up` started."""
     in_order = launcher.down(timeout_s)
-    click.echo("the cluster has ended" if in_order else "the cluster did not drain and was killed")
+    echo("the cluster has ended" if in_order else "the cluster did not drain and was killed")
     return 0
 
 

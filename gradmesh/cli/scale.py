@@ -6,6 +6,7 @@ import click
 
 from gradmesh.cli.cluster_options import with_launcher, with_mesh
 from gradmesh.cli.display import RowBar
+from gradmesh.cli.output import echo
 from gradmesh.launch.launcher import Launcher
 from gradmesh.protos.coordinator.v1 import reshard_pb2
 from gradmesh.protos.errors import ReshardAborted
@@ -27,7 +28,7 @@ def scale() -> None:
 def trainers(launcher: Launcher, count: int) -> int:
     """Run the job with COUNT trainers, in a cluster started with `gradmesh up`."""
     launcher.scale("trainer", count)
-    click.echo(f"{count} trainers")
+    echo(f"{count} trainers")
     return 0
 
 
@@ -67,12 +68,12 @@ def parameter_servers(
             launcher.scale("parameter-server", before)
         raise
     except KeyboardInterrupt:
-        click.echo("the reshard continues; run the same command again to follow it", err=True)
+        echo("the reshard continues; run the same command again to follow it", err=True)
         raise
     if launcher is not None:
         launcher.scale("parameter-server", count)
     step = f", after step {done.step}" if done.HasField("step") else ""
-    click.echo(
+    echo(
         f"{count} parameter servers: {done.buckets} of {BUCKETS} buckets moved{step}, in "
         f"{time.monotonic() - begun:.1f} s"
     )

@@ -1,7 +1,6 @@
 """`gradmesh status` and `gradmesh contexts`."""
 
 import dataclasses
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from gradmesh.cli.cluster_options import (
 )
 from gradmesh.cli.display import output_console, print_table
 from gradmesh.cli.options import configured, json_option
+from gradmesh.cli.output import echo, echo_json
 from gradmesh.launch.launcher import Launcher, ProcessView
 from gradmesh.sdk.cluster.status import ClusterStatus, WorkerContexts, fetch
 from gradmesh.sdk.process.config import Sections
@@ -72,7 +72,7 @@ def status(
                 "processes": [dataclasses.asdict(process) for process in processes],
             }
             # One line per refresh, for programs that read lines.
-            click.echo(json.dumps(shown, indent=None if watch else 2))
+            echo_json(shown, indent=None if watch else 2)
         else:
             if watch:
                 click.clear()
@@ -90,7 +90,7 @@ def _serve(listen: str, address: str, security: SecurityConfig, timeout_s: float
     except ValueError as error:
         raise ConfigError([Problem("--serve", str(error), "flag")]) from None
     page = StatusPage(listen, lambda: fetch(address, security, timeout_s))
-    click.echo(f"status of {address} at http://{page.address}/", err=True)
+    echo(f"status of {address} at http://{page.address}/", err=True)
     page.serve()
     return 0
 
@@ -157,11 +157,11 @@ def contexts(
     address = address_of(coordinator, launcher)
     found = fetch(address, sections[SecurityConfig], timeout_s).contexts
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(worker) for worker in found], indent=2))
+        echo_json([dataclasses.asdict(worker) for worker in found])
     elif found:
         _show_contexts(found)
     else:
-        click.echo("no contexts are open")
+        echo("no contexts are open")
     return 0
 
 

@@ -1,31 +1,45 @@
 """`gradmesh status --serve`: the status of a cluster as a page that refreshes, and as JSON."""
 
+import base64
 import dataclasses
+import hashlib
+import html
 import json
 import threading
 import time
 from collections.abc import Callable
-from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import final
 from urllib.parse import urlsplit
 
 from gradmesh.protos.errors import MeshError
+from gradmesh.protos.printable import printable
 from gradmesh.sdk.cluster.status import ClusterStatus
-from gradmesh.sdk.process.network import join, split
+from gradmesh.sdk.process.network import is_loopback, join, split
 from gradmesh.sdk.process.setting import AddressInUse
 
 # The page caches the status, so that many readers make few calls to the coordinator.
 _KEPT_S = 0.5
-_HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>gradmesh</title>
-<meta http-equiv="refresh" content="2"><meta name="viewport" content="width=device-width"><style>
+_STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3rem .6rem;
 border-bottom:1px solid #ddd}progress{width:100%;height:1rem}.warning{color:#a40}
 @media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}td,th{border-color:#444}}
-</style></head><body><h1>gradmesh</h1>"""
+"""
+_HEAD = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>gradmesh</title>
+<meta http-equiv="refresh" content="2"><meta name="viewport" content="width=device-width">
+<style>{_STYLE}</style></head><body><h1>gradmesh</h1>"""
 _TAIL = '<p><a href="status.json">as JSON</a></p></body></html>'
+_STYLE_SUM = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+# The page needs its own style only: no script runs, nothing is loaded, no other page embeds it.
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_SUM}'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 @final
@@ -62,6 +76,19 @@ class StatusPage:
         """Make `serve` return."""
         self._server.shutdown()
 
+    def is_for(self, host: str) -> bool:
+        """Return whether a request names this machine, where only this machine may read the page.
+
+        A web site could otherwise give its own name this address, and read the page in a browser.
+        """
+        if not is_loopback(self.address):
+            return True
+        try:
+            named = urlsplit(f"//{host}").hostname or ""
+            return is_loopback(join(named, 0))
+        except ValueError:
+            return False
+
     def ask(self) -> ClusterStatus | MeshError:
         """Return the status, or the error; fetched at most twice a second."""
         with self._lock:
@@ -92,7 +119,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = urlsplit(self.path).path
-        if path == "/healthz":
+        if not self.server.page.is_for(self.headers.get("Host", "")):
+            self._reply(HTTPStatus.MISDIRECTED_REQUEST, "ask for it by its address\n", "text/plain")
+        elif path == "/healthz":
             self._reply(HTTPStatus.OK, "ok\n", "text/plain")
         elif path not in ("/", "/status.json"):
             self._reply(
@@ -112,7 +141,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
-        self.send_header("Cache-Control", "no-store")
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 
@@ -130,11 +160,11 @@ def as_json(found: ClusterStatus | MeshError) -> str:
 def as_html(found: ClusterStatus | MeshError) -> str:
     """Return the page."""
     if isinstance(found, MeshError):
-        return f'{_HEAD}<p class="warning">{escape(str(found))}</p>{_TAIL}'
+        return f'{_HEAD}<p class="warning">{_safe(str(found))}</p>{_TAIL}'
     parts = [
         _HEAD,
-        f"<p>version {escape(found.version)}, up {found.uptime_s:.0f} s, generation "
-        f"{found.generation}, tables: {escape(', '.join(found.tables) or 'none')}</p>",
+        f"<p>version {_safe(found.version)}, up {found.uptime_s:.0f} s, generation "
+        f"{found.generation}, tables: {_safe(', '.join(found.tables) or 'none')}</p>",
     ]
     if found.total_steps:
         loss = "" if found.loss is None else f", loss {found.loss:.4f}"
@@ -144,16 +174,16 @@ def as_html(found: ClusterStatus | MeshError) -> str:
             f"the slowest trainer {found.lag_steps} steps behind</p>"
         )
     if found.checkpoint is not None and not found.checkpoint["error"]:
-        place = escape(str(found.checkpoint["path"]))
+        place = _safe(str(found.checkpoint["path"]))
         age = found.checkpoint["age_s"]
         parts.append(
             f"<p>newest checkpoint: step {found.checkpoint['step']}, {age:.0f} s ago, {place}</p>"
         )
-    parts += [f'<p class="warning">{escape(warning)}</p>' for warning in found.warnings]
+    parts += [f'<p class="warning">{_safe(warning)}</p>' for warning in found.warnings]
     parts.append(_members(found))
     if found.result:
         rows = "".join(
-            f"<tr><td>{escape(k)}</td><td>{v:.6g}</td></tr>" for k, v in found.result.items()
+            f"<tr><td>{_safe(k)}</td><td>{v:.6g}</td></tr>" for k, v in found.result.items()
         )
         parts.append(f"<h2>Newest finished run</h2><table>{rows}</table>")
     return "".join([*parts, _TAIL])
@@ -164,9 +194,14 @@ def _members(found: ClusterStatus) -> str:
         f"<th>{name}</th>" for name in ("name", "role", "address", "step", "contexts", "last seen")
     )
     rows = [
-        f"<tr><td>{escape(m.name)}</td><td>{escape(m.role)}</td><td>{escape(m.address)}</td>"
+        f"<tr><td>{_safe(m.name)}</td><td>{_safe(m.role)}</td><td>{_safe(m.address)}</td>"
         f"<td>{'' if m.step is None else m.step}</td><td>{m.open_contexts or ''}</td>"
         f"<td>{m.silence_s:.1f} s ago</td></tr>"
         for m in found.members
     ]
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _safe(text: str) -> str:
+    """Return text of other processes as HTML that shows it."""
+    return html.escape(printable(text))

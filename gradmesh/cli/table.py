@@ -1,7 +1,6 @@
 """`gradmesh table ls|inspect|export|import|checkpoint|restore`."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import click
@@ -9,6 +8,7 @@ import click
 from gradmesh.cli.cluster_options import with_mesh
 from gradmesh.cli.display import RowBar, print_table
 from gradmesh.cli.options import json_option
+from gradmesh.cli.output import echo, echo_json
 from gradmesh.engine import optim
 from gradmesh.protos.common.v1 import array_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
@@ -43,7 +43,7 @@ def list_tables(mesh: Mesh, timeout_s: float, as_json: bool) -> int:
     specs = connection.coordinator.list_tables(deadline())
     found = [inspect_table(servers, spec.name, deadline()) for spec in specs]
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(report) for report in found], indent=2))
+        echo_json([dataclasses.asdict(report) for report in found])
         return 0
     columns = ("name", "kind", "rows", "dim", "dtype", "optimizer", "bytes", "steps")
     print_table(columns, [_line(report) for report in found])
@@ -73,11 +73,11 @@ def inspect(mesh: Mesh, timeout_s: float, name: str, as_json: bool) -> int:
     connection = mesh.connection
     report = inspect_table(connection.servers, name, connection.deadline())
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report), indent=2))
+        echo_json(dataclasses.asdict(report))
         return 0
     for key, value in report.spec.items():
         if value:
-            click.echo(f"{key + ':':<13}{value}")
+            echo(f"{key + ':':<13}{value}")
     # One column per server, because there are more metrics than servers.
     figures = next(iter(report.servers.values()))
     lines = [
@@ -101,7 +101,7 @@ def export(mesh: Mesh, timeout_s: float, name: str, file: Path) -> int:
     source = mesh.open_table(name)
     with RowBar(f"exporting {name}") as bar:
         count = mesh.export_table(source, file, progress=bar, timeout_s=timeout_s)
-    click.echo(f"{count:,} rows of {name} are in {file}")
+    echo(f"{count:,} rows of {name} are in {file}")
     return 0
 
 
@@ -149,7 +149,7 @@ def import_file(
         target = mesh.open_table(name)
     with RowBar(f"importing {name}") as bar:
         count = mesh.import_table(target, file, progress=bar, timeout_s=timeout_s)
-    click.echo(f"{count:,} rows of {file} are in {name}")
+    echo(f"{count:,} rows of {file} are in {name}")
     return 0
 
 
@@ -170,7 +170,7 @@ def checkpoint(
         made = mesh.checkpoint(
             folder, tables=tables or None, base=base, progress=bar, timeout_s=timeout_s
         )
-    click.echo(f"{folder}: {_sum(made)}")
+    echo(f"{folder}: {_sum(made)}")
     return 0
 
 
@@ -183,7 +183,7 @@ def restore(mesh: Mesh, timeout_s: float, folder: Path) -> int:
         made = mesh.restore(folder, progress=bar, timeout_s=timeout_s)
     connection = mesh.connection
     count = len(connection.servers.shard_map(connection.deadline()).names)
-    click.echo(f"{folder}: {_sum(made)}, on {count} servers")
+    echo(f"{folder}: {_sum(made)}, on {count} servers")
     return 0
 
 
@@ -194,7 +194,7 @@ def restore(mesh: Mesh, timeout_s: float, folder: Path) -> int:
 def reset(mesh: Mesh, timeout_s: float, name: str) -> int:
     """Reset a table to its initial rows; reopens one that an interrupted restore left closed."""
     mesh.reset_table(mesh.open_table(name), timeout_s=timeout_s)
-    click.echo(f"{name} is back at its first rows")
+    echo(f"{name} is back at its first rows")
     return 0
 
 

@@ -10,6 +10,7 @@ from gradmesh.cli.cluster_options import on_option, with_kubernetes
 from gradmesh.cli.display import ResultTable
 from gradmesh.cli.follow import follow, train_on_kubernetes
 from gradmesh.cli.options import configured
+from gradmesh.cli.output import echo
 from gradmesh.launch.kubernetes.api import KubernetesOptions
 from gradmesh.launch.launcher import LauncherName
 from gradmesh.launch.local import LocalCluster
@@ -99,5 +100,5 @@ def train(
     if figures is None:
         return code
     ResultTable({**figures, "seconds": time.monotonic() - begun}).show()
-    click.echo(f"{kept} are in {output}")
+    echo(f"{kept} are in {output}")
     return 0

@@ -8,6 +8,8 @@ from typing import IO
 
 import click
 
+from gradmesh.cli.output import echo
+
 _trust_code = click.option(
     "--trust-code",
     is_flag=True,
@@ -147,5 +149,5 @@ def export(model: Path, folder: Path, kind: str, parameter_servers: int) -> int:
     if folder.exists():
         folder.rmdir()
     draft.rename(folder)
-    click.echo(f"{saved.fields.features} tables and the dense layers are in {folder}")
+    echo(f"{saved.fields.features} tables and the dense layers are in {folder}")
     return 0

@@ -9,6 +9,7 @@ import click
 from gradmesh.cli.cluster import drain_s, for_children, listen_address, not_flags
 from gradmesh.cli.cluster_options import with_launcher
 from gradmesh.cli.options import configured
+from gradmesh.cli.output import echo
 from gradmesh.launch.launcher import ClusterRequest, Launcher
 from gradmesh.launch.screen import LogScreen, ScreenHandler
 from gradmesh.launch.sections import cluster_sections
@@ -47,7 +48,7 @@ def up(
     if detach:
         address = launcher.up(request)
         where = f", coordinator at {address}" if launcher.address_lasts else ""
-        click.echo(f"the cluster is up{where}; `gradmesh down` ends it")
+        echo(f"the cluster is up{where}; `gradmesh down` ends it")
         return 0
     return launcher.run(request, _screen(sections[LogConfig]).write, drain_s(sections))
 

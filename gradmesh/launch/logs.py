@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, final
 
+from gradmesh.protos.printable import printable_lines
 from gradmesh.sdk.process.bounded_file import parse_json
 from gradmesh.sdk.process.log import pretty_line
 
@@ -64,7 +65,8 @@ class LogFiles:
             whole = log.read().rpartition(b"\n")[:2]
         raw = b"".join(whole)
         self._read[file.stem] = begun + len(raw)
-        return raw.decode(errors="replace").splitlines()
+        # Only "\n" ends a line: a process may write text of others with more exotic separators.
+        return raw.decode(errors="replace").split("\n")[:-1]
 
 
 class LogSource(NamedTuple):
@@ -132,17 +134,17 @@ def complete_lines(chunks: Iterator[bytes]) -> Iterator[str]:
 
 
 def readable(line: str, *, colour: bool = False) -> str:
-    """Render a JSON log line for a terminal; return any other line unchanged."""
+    """Render a JSON log line for a terminal; return any other line without control characters."""
     if line.startswith("{"):
         try:
             fields = parse_json(line)
         except ValueError:
-            return line
+            return printable_lines(line)
         if isinstance(fields, dict) and "message" in fields:
             # The effective configuration would fill the screen; the log file has it.
             short = {key: value for key, value in fields.items() if not isinstance(value, dict)}
             return pretty_line(short, colour=colour, role=False)
-    return line
+    return printable_lines(line)
 
 
 def _stamp(line: str) -> str:

@@ -5,10 +5,11 @@ import logging
 import threading
 from typing import TextIO, final
 
-from rich.console import Console
 from rich.text import Text
 
 from gradmesh.launch.logs import readable
+from gradmesh.launch.terminal import Terminal
+from gradmesh.protos.printable import printable, printable_lines
 from gradmesh.sdk.process.log import fields_of
 
 _COLOURS = {
@@ -25,13 +26,14 @@ class LogScreen:
 
     Args:
         stream: Output stream.
-        pretty: Whether to render JSON lines for a terminal; else they are written unchanged.
+        pretty: Whether to render JSON lines for a terminal; else they are written unchanged, and
+            other lines with control characters as escapes.
         width: Width of the column of names.
     """
 
     def __init__(self, stream: TextIO, pretty: bool, width: int = 20) -> None:
         self._stream = stream
-        self._console = Console(file=stream, highlight=False) if pretty else None
+        self._console = Terminal(file=stream) if pretty else None
         self._width = width
         self._lock = threading.Lock()  # guards the stream, so that lines never mix
 
@@ -39,12 +41,12 @@ class LogScreen:
         """Show one line of a process."""
         with self._lock:
             if self._console is None:
-                self._stream.write(line + "\n")
+                self._stream.write(printable_lines(line) + "\n")
                 self._stream.flush()
                 return
             style = _COLOURS.get(name.rstrip("0123456789").rstrip("-"), "blue")
             for part in readable(line, colour=self._console.is_terminal).split("\n"):
-                prefix = Text(f"{name:<{self._width}} │ ", style=style)
+                prefix = Text(f"{printable(name):<{self._width}} │ ", style=style)
                 self._console.print(prefix + Text.from_ansi(part), soft_wrap=True)
 
 

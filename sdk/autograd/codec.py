@@ -18,6 +18,7 @@ from gradmesh.protos.errors import (
     from_reason,
 )
 from gradmesh.protos.frame import Array
+from gradmesh.protos.limits import MAX_ERROR_BYTES, shortened
 
 # A text on the wire loses its middle beyond 2000 bytes; the end of a traceback is what its reader
 # needs.
@@ -96,13 +97,17 @@ def to_failure(worker: str, error: BaseException) -> pb.Failure:
     if isinstance(error, MeshError):
         named = {"worker": worker} | error.metadata
         return pb.Failure(
-            worker=named["worker"], reason=error.reason, message=error.message, metadata=named
+            worker=named["worker"],
+            reason=error.reason,
+            message=shortened(error.message, MAX_ERROR_BYTES),
+            metadata={key: shortened(value, MAX_ERROR_BYTES) for key, value in named.items()},
         )
     trace = "".join(traceback.format_exception(error, limit=-8))[-_TRACE_CHARACTERS:]
+    text = f"{type(error).__name__}: {error}\n{trace}"
     return pb.Failure(
         worker=worker,
         reason=BackwardFailed.reason,
-        message=f"{type(error).__name__}: {error}\n{trace}",
+        message=shortened(text, MAX_ERROR_BYTES),
         metadata={"worker": worker, "type": type(error).__name__},
     )
 

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest
+from gradmesh.protos.limits import check_name
 from gradmesh.sdk.autograd.context import Context, ContextKey
 from gradmesh.sdk.autograd.current import bound, current_context
 from gradmesh.sdk.autograd.releaser import Releaser
@@ -77,7 +78,7 @@ class ContextRegistry:
 
         Raises:
             ContextReleased: It was released.
-            InvalidRequest: The id is not complete.
+            InvalidRequest: The id is not complete, or its worker has no valid name.
         """
         key = (id_.worker, id_.incarnation, id_.counter)
         found = self._open.get(key)
@@ -85,6 +86,7 @@ class ContextRegistry:
             return found
         if not all(key):
             raise InvalidRequest("the context has no worker, incarnation or counter; set all three")
+        check_name("worker", id_.worker)
         with self._lock:
             tombstones = self._tombstones.get(id_.worker)
             if tombstones is not None and tombstones.has(id_.incarnation, id_.counter):

@@ -4,6 +4,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar, final
 
+from gradmesh.protos.limits import check_name
+
 V = TypeVar("V")
 
 _TOMBSTONES = 4096
@@ -68,9 +70,13 @@ class WorkerLru(Generic[V]):
         return self._by_worker.get(worker)
 
     def touch(self, worker: str) -> V:
-        """Return the state of a worker, made if needed, and mark it as used last."""
+        """Return the state of a worker, made if needed, and mark it as used last.
+
+        Raises:
+            InvalidRequest: The name of a new worker is not valid.
+        """
         if worker not in self._by_worker:
-            self._by_worker[worker] = self._make()
+            self._by_worker[check_name("worker", worker)] = self._make()
             if len(self._by_worker) > self._max_workers:
                 self._by_worker.popitem(last=False)
         self._by_worker.move_to_end(worker)

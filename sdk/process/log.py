@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal, TextIO, final
 
+from gradmesh.protos.printable import printable
 from gradmesh.sdk.process.setting import Section, setting
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -121,22 +122,28 @@ def fields_of(record: logging.LogRecord, role: str, formatter: logging.Formatter
 
 
 def pretty_line(fields: Mapping[str, Any], *, colour: bool, role: bool = True) -> str:
-    """Render the fields of a record for people.
+    """Render the fields of a record for people, all but the traceback on one line.
+
+    Text that other processes sent is part of them: control characters are shown as escapes.
 
     Args:
         fields: As `fields_of` makes them, or as read from a JSON line.
         colour: Whether to add terminal colours.
         role: Whether to show the role; a supervisor has its own prefix.
     """
-    ts, level = str(fields.get("ts", "")), str(fields.get("level", "info"))
+    plain = {printable(str(key)): printable(str(value)) for key, value in fields.items()}
+    ts, level = plain.get("ts", ""), plain.get("level", "info")
     head = [_paint(ts[11:19], _DIM, colour), _paint(f"{level:<7}", _LEVELS.get(level, ""), colour)]
     if role:
-        head.append(f"{fields.get('role', '')}")
-    rest = [f"{k}={v}" for k, v in fields.items() if k not in _HEAD and k != "traceback"]
-    line = " ".join(
-        [*head, str(fields.get("message", "")), *(_paint(r, _DIM, colour) for r in rest)]
-    )
-    return line + (f"\n{fields['traceback']}" if "traceback" in fields else "")
+        head.append(plain.get("role", ""))
+    rest = [f"{k}={v}" for k, v in plain.items() if k not in _HEAD and k != "traceback"]
+    line = " ".join([*head, plain.get("message", ""), *(_paint(r, _DIM, colour) for r in rest)])
+    return line + _below(str(fields.get("traceback", "")))
+
+
+def _below(trace: str) -> str:
+    """Return a traceback indented, so that no line of it looks like a line of the log."""
+    return "".join(f"\n  {printable(line.expandtabs())}" for line in trace.splitlines())
 
 
 def _paint(text: str, code: str, colour: bool) -> str:

@@ -19,7 +19,7 @@ from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc import current
-from gradmesh.sdk.rpc.ids import WorkerId, key_of
+from gradmesh.sdk.rpc.ids import WorkerId, key_of, worker_of
 from gradmesh.sdk.rpc.recording import recorder
 from gradmesh.sdk.rpc.registry import Registry, is_async
 from gradmesh.sdk.rpc.reply import DEFERRED, DeferredReplies, Reply, caller_of, error_to_proto
@@ -284,7 +284,7 @@ class CallExecutor:
             return self._encode(done.result(), message, name)
 
     def _encode(self, result: Any, message: Request | pb.FetchRefRequest, name: str) -> Reply:
-        caller = WorkerId(message.caller.name, message.caller.incarnation)
+        caller = worker_of(message.caller)
         lending = OutgoingRefs(self._rrefs, caller)
         outgoing = ValueEncoder(lending.lend)
         try:

@@ -7,6 +7,7 @@ from struct import unpack
 from typing import NamedTuple, final
 
 from gradmesh.protos.common.v1 import value_pb2, worker_pb2
+from gradmesh.protos.limits import check_name
 
 
 class WorkerId(NamedTuple):
@@ -78,8 +79,13 @@ class CallIds:
 
 
 def worker_of(proto: worker_pb2.WorkerId) -> WorkerId:
-    """Return a worker from its wire message."""
-    return WorkerId(proto.name, proto.incarnation)
+    """Return a worker from its wire message.
+
+    Raises:
+        InvalidRequest: Its name is not valid.
+    """
+    name = check_name("worker", proto.name) if proto.name else ""
+    return WorkerId(name, proto.incarnation)
 
 
 def key_of(ref: value_pb2.RemoteRef) -> GlobalId:

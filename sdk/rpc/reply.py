@@ -13,8 +13,9 @@ from gradmesh.protos.common.v1.value_pb2 import Value
 from gradmesh.protos.errors import CATALOGUE, MeshError, RemoteFailure
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
+from gradmesh.protos.printable import printable, received_text
 from gradmesh.sdk.future import Future
-from gradmesh.sdk.rpc.ids import WorkerId
+from gradmesh.sdk.rpc.ids import WorkerId, worker_of
 from gradmesh.sdk.rpc.registry import Registry
 from gradmesh.sdk.rpc.rref.control import RRefControl
 from gradmesh.sdk.rpc.threads import Task
@@ -149,25 +150,29 @@ def error_from_proto(error: pb.RemoteError, functions: Registry) -> Exception:
     RemoteFailure. Its text names the worker and ends with the remote traceback; the attributes
     `remote_worker`, `remote_type` and `remote_traceback` have the parts.
     """
-    text = f"{error.message}\n\n{error.function} on {error.worker}:\n{error.traceback}"
+    # The text of another process; user code may print it.
+    worker, function = printable(error.worker), printable(error.function)
+    kind, trace = printable(error.type), received_text(error.traceback)
+    text = f"{received_text(error.message)}\n\n{function} on {worker}:\n{trace}"
     raised = _make(error, text, functions)
     if raised is None:
         raised = RemoteFailure(
-            f"{error.function} on {error.worker} raised {error.type}: {text}",
-            function=error.function,
-            worker=error.worker,
-            type=error.type,
+            f"{function} on {worker} raised {kind}: {text}",
+            function=function,
+            worker=worker,
+            type=kind,
         )
-    raised.remote_worker = error.worker  # type: ignore[attr-defined]
-    raised.remote_type = error.type  # type: ignore[attr-defined]
-    raised.remote_traceback = error.traceback  # type: ignore[attr-defined]
+    raised.remote_worker = worker  # type: ignore[attr-defined]
+    raised.remote_type = kind  # type: ignore[attr-defined]
+    raised.remote_traceback = trace  # type: ignore[attr-defined]
     return raised
 
 
 def _make(error: pb.RemoteError, text: str, functions: Registry) -> Exception | None:
     known = CATALOGUE.get(error.type)
     if known is not None:
-        return known(text, **dict(error.metadata))
+        values = {printable(key): printable(value) for key, value in error.metadata.items()}
+        return known(text, **values)
     cls = functions.exception(error.type) or _builtin(error.type)
     if cls is None:
         return None
@@ -284,4 +289,4 @@ def caller_of(
     """Return the caller of a request, or None if a deferred reply cannot be sent to it."""
     if not message.HasField("caller") or not message.call_id:
         return None
-    return WorkerId(message.caller.name, message.caller.incarnation)
+    return worker_of(message.caller)

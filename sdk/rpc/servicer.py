@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol, final
 
-from gradmesh.protos.common.v1 import context_pb2, value_pb2
+from gradmesh.protos.common.v1 import context_pb2, value_pb2, worker_pb2
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
@@ -277,7 +277,7 @@ def _check_named(
 
 
 def _creator(ref: value_pb2.RemoteRef) -> WorkerId:
-    return WorkerId(ref.creator, ref.incarnation)
+    return worker_of(worker_pb2.WorkerId(name=ref.creator, incarnation=ref.incarnation))
 
 
 def _settle(kept: OwnedValue, done: Future[object]) -> None:

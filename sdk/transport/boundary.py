@@ -16,6 +16,7 @@ from grpc_status import rpc_status
 
 from gradmesh.protos import errors
 from gradmesh.protos.errors import InternalError, MeshError
+from gradmesh.protos.printable import received_text
 
 DOMAIN = "gradmesh"
 
@@ -77,7 +78,9 @@ def from_bytes(data: bytes, where: str) -> MeshError:
         proto = status_pb2.Status.FromString(data)
     except DecodeError:
         return errors.InternalError(f"{where}: an error that cannot be read", where=where)
-    return _typed(proto, where) or errors.InternalError(f"{where}: {proto.message}", where=where)
+    return _typed(proto, where) or errors.InternalError(
+        f"{where}: {received_text(proto.message)}", where=where
+    )
 
 
 def _typed(proto: Any, where: str) -> MeshError | None:
@@ -105,7 +108,8 @@ def from_call(call: grpc.RpcError, where: str) -> MeshError:
         return typed
     cls = _BARE[call.code()]
     remedy = _REMEDY.get(cls, "")
-    return cls(f"{where}: {call.details()}" + (f"; {remedy}" if remedy else ""), where=where)
+    details = received_text(call.details() or "")
+    return cls(f"{where}: {details}" + (f"; {remedy}" if remedy else ""), where=where)
 
 
 def _shorten(text: str, max_bytes: int) -> str:

@@ -15,7 +15,9 @@ from google.protobuf.descriptor import ServiceDescriptor
 from prometheus_client import CollectorRegistry
 
 from gradmesh.protos import limits
+from gradmesh.protos.frame import Frame
 from gradmesh.protos.method import from_wire, methods_of, to_wire
+from gradmesh.protos.texts import check_texts
 from gradmesh.sdk.process.network import SecurityConfig, TransportConfig, join, split
 from gradmesh.sdk.process.setting import AddressInUse
 from gradmesh.sdk.transport.call import MAX_CALL_S as MAX_CALL_S
@@ -206,6 +208,8 @@ def _behaviour(handler: RpcHandler, max_frame_bytes: int) -> Any:
 
     def behaviour(data: bytes, context: grpc.ServicerContext) -> bytes:
         request = from_wire(data, method.request_type, max_frame_bytes)
+        if not method.number:
+            check_texts(request.message if isinstance(request, Frame) else request)
         remaining = context.time_remaining()
         limit = MAX_CALL_S if remaining is None else min(remaining, MAX_CALL_S)
         call = Call(Deadline.after(limit), context.peer(), caller=current_caller())

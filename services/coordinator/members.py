@@ -11,7 +11,7 @@ from typing import cast, final
 
 from gradmesh.protos.coordinator.v1 import membership_pb2 as pb
 from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
-from gradmesh.protos.limits import check_name, natural_key
+from gradmesh.protos.limits import check_address, check_name, natural_key
 from gradmesh.services.coordinator.journal import Journal, NameRecord, Tombstone
 
 # Bounds the tombstones: short-lived clients use a new name each time.
@@ -363,6 +363,8 @@ def _check(member: pb.Member) -> None:
         raise InvalidRequest(
             f"{member.name!r} has no address; only clients may join without one", name=member.name
         )
+    if member.address:
+        check_address(member.address)
     if not member.incarnation:
         raise InvalidRequest(
             f"{member.name!r} has no incarnation; send a number that grows with each start",

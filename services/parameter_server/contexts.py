@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
 from gradmesh.protos.frame import Array
+from gradmesh.protos.limits import check_name
 from gradmesh.sdk.autograd.tombstones import Tombstones, WorkerLru
 from gradmesh.services.parameter_server.dedupe import DedupeEntry
 
@@ -334,6 +335,7 @@ class Contexts:
             self._check(id_)
             if not create:
                 return OpenContext()
+            check_name("worker", id_.worker)
             self._drop_older_incarnations(id_)
             self._open[key] = OpenContext()
         self._open[key].used_at = self._clock()

@@ -11,6 +11,7 @@ from typing import final
 
 from gradmesh.protos.coordinator.v1 import reshard_pb2
 from gradmesh.protos.errors import MeshError, ReshardAborted
+from gradmesh.protos.limits import shortened
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.cluster.connection import Connection
 from gradmesh.sdk.cluster.servers import map_of
@@ -296,7 +297,7 @@ class Mover:
             _log.warning(
                 "reshard cannot go on", extra={"error": why, "phase": phase_name(state.phase)}
             )
-            move.report.error = why
+            move.report.error = shortened(why)
         return self._report(move.report, state.version if move.done >= state.phase else 0)
 
     def _is_over(self, state: reshard_pb2.Reshard) -> bool:

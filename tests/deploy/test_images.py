@@ -4,20 +4,25 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "deploy/docker").glob("*Dockerfile"))
 
 
-def pins() -> dict[str, str]:
-    lines = (ROOT / "deploy/docker/requirements.txt").read_text().splitlines()
-    pairs = (line.split("==") for line in lines if not line.startswith("#"))
-    return {name.lower().replace("_", "-"): pinned for name, pinned in pairs}
+REQUIREMENTS = sorted((ROOT / "deploy/docker").rglob("*.txt"))
+PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s\\]+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
+
+
+def pins(file: str = "requirements.txt") -> dict[str, str]:
+    text = (ROOT / "deploy/docker" / file).read_text()
+    return {canonicalize_name(name): version for name, version, _ in PIN.findall(text)}
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.name)
@@ -33,6 +38,46 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
     wanted = [Requirement(text) for text in project["dependencies"]]
 
     assert [str(r) for r in wanted if pins().get(r.name, "0") not in r.specifier] == []
+
+
+@pytest.mark.parametrize("file", REQUIREMENTS, ids=lambda file: file.stem)
+def test_every_package_of_an_image_has_its_hashes(file: Path) -> None:
+    text = re.sub(r"^#.*\n", "", file.read_text(), flags=re.M)
+
+    assert PIN.sub("", text) == ""
+    assert "//" not in text
+
+
+def test_every_extra_is_pinned_and_agrees_with_the_others() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = defaultdict(set)
+    for name, wanted in extras["optional-dependencies"].items():
+        if name == "dev":
+            continue
+        found = pins(f"extras/{name}.txt")
+        needed = [Requirement(text) for text in wanted]
+        missing = [
+            str(r) for r in needed if found.get(canonicalize_name(r.name), "0") not in r.specifier
+        ]
+        assert missing == [], name
+        for package, pin in found.items():
+            versions[package].add(pin)
+
+    assert {package: found for package, found in versions.items() if len(found) > 1} == {}
+    assert versions.keys() & pins().keys() == set()
+
+
+def test_images_install_by_hash_only() -> None:
+    for file in DOCKERFILES:
+        text = file.read_text().replace("\\\n", " ")
+        installs = re.findall(r"-m pip(?: --python \S+)? (?:install|wheel) (.*?)(?:&&|\n)", text)
+
+        assert len(installs) >= 3, file.name
+        for options in installs:
+            by_hash = "--require-hashes" in options
+            assert by_hash or ("--no-deps" in options and "--no-index" in options), options
+        assert re.search(r"^ARG BASE_IMAGE=", text, re.M)
+        assert "FROM ${BASE_IMAGE}" in text
 
 
 def test_images_run_unprivileged_and_report_health() -> None:

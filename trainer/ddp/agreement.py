@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine.backend import Array, to_numpy
+from gradmesh.protos.printable import printable_lines
 from gradmesh.trainer.ddp.gradients import copy_into
 from gradmesh.trainer.errors import CollectiveMismatch
 from gradmesh.trainer.process_group import ProcessGroup
@@ -59,8 +60,9 @@ def gather_bytes(group: ProcessGroup, own: bytes) -> list[bytes]:
 
 
 def gather_texts(group: ProcessGroup, own: str) -> list[str]:
-    """Return each rank's text, in rank order."""
-    return [raw.decode(errors="replace") for raw in gather_bytes(group, own.encode())]
+    """Return each rank's text, in rank order, with control characters as escapes."""
+    found = gather_bytes(group, own.encode())
+    return [printable_lines(raw.decode(errors="replace")) for raw in found]
 
 
 def check_agreement(group: ProcessGroup, description: Sequence[tuple[str, str]]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, final
 from gradmesh.protos.coordinator.v1 import status_pb2, table_pb2
 from gradmesh.protos.errors import BaseLost, CheckpointCorrupt, MeshError
 from gradmesh.protos.frame import Array
+from gradmesh.protos.limits import shortened
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
 from gradmesh.sdk.checkpoint.save import RunArrays, write
 from gradmesh.sdk.checkpoint.snapshot import ProgressCounter, Snapshot
@@ -245,6 +246,7 @@ class Checkpoints:
             written = self._write_again(last, run, deadline)
         if written is None:
             self._newest, self._chain = None, 0
+            why = shortened(why)
             self._report(status_pb2.Checkpoint(request=request, error=why))
             return
         path, manifest, shown = written

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gradmesh.protos.printable import printable_lines
 from gradmesh.protos.version import VERSION
 
 REPORT_FILE = "report.json"
@@ -57,6 +58,9 @@ def page(
     wanted = _safe(json.dumps(settings, indent=1))
     return (
         "<!doctype html><meta charset=utf-8><title>gradmesh report</title>"
+        # Whatever the settings contain, the page runs and loads nothing.
+        "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; "
+        "style-src 'unsafe-inline'\">"
         "<style>body{font:15px sans-serif;max-width:44em;margin:2em auto}"
         "td{padding:.1em 1.5em .1em 0}td+td{text-align:right}</style>"
         f"<h1>gradmesh report</h1><table>{rows}</table>{''.join(curves)}"
@@ -91,7 +95,7 @@ def curve(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _safe(text: str) -> str:
-    return html.escape(text)
+    return html.escape(printable_lines(text))
 
 
 def _replace(file: Path, text: str) -> None:

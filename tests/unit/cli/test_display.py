@@ -2,7 +2,6 @@ import io
 import logging
 
 import pytest
-from rich.console import Console
 
 from gradmesh.cli.display import (
     BarScreen,
@@ -13,15 +12,16 @@ from gradmesh.cli.display import (
     progress_screen,
     stage,
 )
+from gradmesh.launch.terminal import Terminal
 from gradmesh.launch.training import with_last_progress
 from gradmesh.sdk.cluster.status import ClusterStatus, MemberStatus
 
 TRAINING = ClusterStatus(step=5, total_steps=10, loss=0.5, samples_per_s=12345.6)
 
 
-def console(terminal: bool = False) -> tuple[Console, io.StringIO]:
+def console(terminal: bool = False) -> tuple[Terminal, io.StringIO]:
     stream = io.StringIO()
-    return Console(file=stream, force_terminal=terminal, width=120, highlight=False), stream
+    return Terminal(file=stream, force_terminal=terminal, width=120), stream
 
 
 def test_progress_lines_appear_periodically_and_on_changes() -> None:

@@ -1,14 +1,16 @@
-"""Rights of roles: every rpc as every role, by token and by certificate, on every transport."""
+"""Rights of roles: every rpc as every role by every way in, by token and by certificate."""
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
+from prometheus_client import CollectorRegistry
 
+from gradmesh.cli.access_reference import ALL_WAYS, ways_of
 from gradmesh.protos import errors
 from gradmesh.protos.autograd.v1 import autograd_pb2
 from gradmesh.protos.coordinator.v1 import coordinator_pb2
@@ -16,20 +18,21 @@ from gradmesh.protos.frame import Frame
 from gradmesh.protos.method import Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
-from gradmesh.protos.rpcs import ACCESS, ROLES
+from gradmesh.protos.rpcs import ACCESS, HOT, ROLES
 from gradmesh.sdk.process.network import LaneChoice, SecurityConfig
 from gradmesh.sdk.process.setting import ConfigError
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
 
 SERVICES = [
     next(iter(module.DESCRIPTOR.services_by_name.values()))
     for module in (autograd_pb2, coordinator_pb2, owner_pb2, parameter_server_pb2)
 ]
-# Exchange is a stream, and carries the hot ones below.
-METHODS = [m for s in SERVICES for m in methods_of(s).values() if m.name != "Exchange"]
-HOT = [method for method in METHODS if method.number]
+# Exchange is a stream, which the way "stream" opens: it carries the hot rpcs.
+EXCHANGE = "gradmesh.owner.v1.OwnerService/Exchange"
+METHODS = [m for s in SERVICES for m in methods_of(s).values() if m.path[1:] != EXCHANGE]
 
 
 class Anything:
@@ -98,37 +101,49 @@ def ask(channel: Channel, method: Method) -> str:
     return "OK"
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_every_rpc_is_for_the_roles_of_the_table(
-    role: str, start: Any, tokens: Path, tmp_path: Path, anything: Anything
-) -> None:
-    server = start(SecurityConfig(tokens_file=tokens))
+def lanes_used(registry: CollectorRegistry) -> dict[str, set[str]]:
+    """Return the lanes that calls have taken, by the paths of their rpcs."""
+    found = defaultdict(set)
+    for metric in registry.collect():
+        for sample in metric.samples:
+            if sample.name == "gradmesh_rpc_client_calls_total":
+                found[sample.labels["rpc"].removeprefix("/")].add(sample.labels["lane"])
+    return found
 
-    with Channel(server.address, "x", security=shows(tmp_path, token_of(role)), lane="unary") as ch:
-        found = {method.path[1:]: ask(ch, method) for method in METHODS}
+
+@pytest.mark.parametrize("way", ALL_WAYS)
+@pytest.mark.parametrize("role", ROLES)
+def test_every_rpc_by_every_way_is_for_the_roles_of_the_table(
+    role: str, way: LaneChoice, start: Any, tokens: Path, tmp_path: Path, anything: Anything
+) -> None:
+    registry = CollectorRegistry()
+    metrics, security = RpcMetrics("client", registry), shows(tmp_path, token_of(role))
+    server = start(SecurityConfig(tokens_file=tokens))
+    methods = [method for method in METHODS if way in ways_of(method.path[1:])]
+
+    with Channel(server.address, "x", security=security, lane=way, metrics=metrics) as ch:
+        found = {method.path[1:]: ask(ch, method) for method in methods}
 
     allowed = {path for path, reason in found.items() if reason != "FORBIDDEN"}
     assert allowed == {path for path in found if role in ACCESS[path]}
     reached = {verb for verb, _ in anything.calls}
-    assert reached == {
-        m.verb for m in METHODS if role in ACCESS[m.path[1:]] and m.name != "OpenLane"
-    }
-    assert {seen for _, seen in anything.calls} == {role}
+    # The server itself serves OpenLane.
+    served = [m for m in methods if role in ACCESS[m.path[1:]] and m.name != "OpenLane"]
+    assert reached == {method.verb for method in served}
+    assert {seen for _, seen in anything.calls} <= {role}
+    used = lanes_used(registry)
+    assert [path for path in found if path in HOT and used[path] != {way}] == []
 
 
-@pytest.mark.parametrize("lane", ["shm", "tcp", "stream"])
-@pytest.mark.parametrize("role", ["trainer", "reader"])
-def test_lanes_identify_the_caller(
-    role: str, lane: LaneChoice, start: Any, tokens: Path, tmp_path: Path, anything: Anything
-) -> None:
-    server = start(SecurityConfig(tokens_file=tokens))
+def test_every_rpc_and_every_way_is_tried() -> None:
+    """The table, the contract and the tests above have the same rpcs; each hot one has a lane."""
+    contract = {m.path[1:] for s in SERVICES for m in methods_of(s).values()}
+    tried = {(m.path[1:], way) for way in ALL_WAYS for m in METHODS if way in ways_of(m.path[1:])}
 
-    with Channel(server.address, "x", security=shows(tmp_path, token_of(role)), lane=lane) as ch:
-        found = {method.path[1:]: ask(ch, method) for method in HOT}
-
-    allowed = {path for path, reason in found.items() if reason != "FORBIDDEN"}
-    assert allowed == {path for path in found if role in ACCESS[path]}
-    assert {seen for _, seen in anything.calls} == {role}
+    assert set(ACCESS) == contract
+    assert {path for path, _ in tried} == contract - {EXCHANGE}
+    assert {path for path, way in tried if way != "unary"} == set(HOT)
+    assert all(ACCESS[path] <= set(ROLES) for path in contract)
 
 
 def test_without_a_token_of_the_file_nothing_is_called(
