@@ -16,6 +16,10 @@ from gradmesh.services.config import ParameterServerConfig
 
 SERVER_ROLE = "parameter-server"
 
+# Settings of [security] by which callers are authenticated, or the user declines that.
+_AUTHENTICATION = ("token_file", "tokens_file", "tls_require_client_certificate", "insecure")
+_UNSET = ("", "none", "0", "false", "no", "off")
+
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -64,7 +68,7 @@ class ClusterPlan:
     def _coordinator(self, folder: StateFolder) -> ChildSpec:
         def argv() -> Sequence[str]:
             own = {
-                **self._shared(),
+                **self._shared(folder),
                 # After a restart the others must reach it at the same address.
                 "coordinator.listen": folder.address() or self.listen,
                 "coordinator.state_dir": folder.coordinator,
@@ -81,8 +85,15 @@ class ClusterPlan:
             name="coordinator",
             role="coordinator",
             argv=argv,
-            ready=lambda: folder.address() is not None,
+            ready=lambda: self._is_served(folder),
         )
+
+    def _is_served(self, folder: StateFolder) -> bool:
+        """Return whether the coordinator serves; once it does, clients can find the token."""
+        address = reachable_address(folder)
+        if address is not None:
+            folder.publish_token(address)
+        return address is not None
 
     def _worker(self, folder: StateFolder, role: str, rank: int) -> ChildSpec:
         name, sections = f"{role}-{rank}", role_sections(role)
@@ -91,7 +102,7 @@ class ClusterPlan:
         def argv() -> Sequence[str]:
             values = {
                 **self._own_job(),
-                **self._shared(),
+                **self._shared(folder),
                 **self._free_metrics_port(),
                 f"{own}.name": name,
                 # The supervisor starts a process only when the former one of its name has ended.
@@ -115,9 +126,15 @@ class ClusterPlan:
             finite=role == "trainer",
         )
 
-    def _shared(self) -> dict[str, Any]:
+    @property
+    def makes_token(self) -> bool:
+        """Whether the cluster needs a token of its own: no other authentication is configured."""
+        return not any(self._is_set(f) for f in _AUTHENTICATION)
+
+    def _shared(self, folder: StateFolder) -> dict[str, Any]:
+        token = {"security.token_file": folder.token_file} if self.makes_token else {}
         # The supervisor reads its children's logs, and renders them in the user's format.
-        return {**self.settings, "log.format": "json"}
+        return {**self.settings, **token, "log.format": "json"}
 
     def _own_job(self) -> dict[str, str]:
         return {"job.id": self.job} if self._configured("job", "id") is None else {}
@@ -140,6 +157,10 @@ class ClusterPlan:
             return None  # the children report its errors
         table = tables.get(section)
         return table.get(name) if isinstance(table, dict) else None
+
+    def _is_set(self, name: str) -> bool:
+        value = self._configured("security", name)
+        return value is not None and str(value).lower() not in _UNSET
 
     def _thread_limit(self) -> dict[str, str]:
         # More BLAS threads than cores wait for each other.

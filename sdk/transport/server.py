@@ -53,7 +53,8 @@ class Server:
 
     Raises:
         AddressInUse: The address cannot be bound.
-        ConfigError: The certificates or the token cannot be used.
+        ConfigError: The certificates or the token cannot be used, or other machines could call a
+            server that asks for neither.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Server:
         registry: CollectorRegistry | None = None,
     ) -> None:
         security = security or SecurityConfig()
+        security.check_listen(setting, listen)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         metrics = RpcMetrics("server", registry)
         self._interceptor = CallInterceptor(CallerCheck(security), metrics)
