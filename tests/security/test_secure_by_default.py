@@ -67,8 +67,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gm.LocalCluste
 @pytest.fixture
 def addresses(cluster: gm.LocalCluster) -> list[str]:
     """The coordinator's address and the parameter server's."""
-    members = fetch(cluster.address, SecurityConfig(), 20.0).members
-    return [cluster.address, *(m.address for m in members if m.role == "parameter-server")]
+    servers: list[str] = []
+
+    def joined() -> bool:
+        members = fetch(cluster.address, SecurityConfig(), 20.0).members
+        servers[:] = [m.address for m in members if m.role == "parameter-server"]
+        return bool(servers)
+
+    wait_for(joined)
+    return [cluster.address, *servers]
 
 
 def test_a_stranger_without_the_token_can_call_nothing(addresses: list[str]) -> None:
