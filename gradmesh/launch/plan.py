@@ -1,13 +1,13 @@
 """The plan of a local cluster: the children, their command lines and their order."""
 
 import os
-import tomllib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from gradmesh.launch.authentication import configured, needs_token
 from gradmesh.launch.child import ChildSpec
 from gradmesh.launch.sections import command, flags, role_sections
 from gradmesh.launch.state import StateFolder
@@ -15,10 +15,6 @@ from gradmesh.sdk.process.network import join, split
 from gradmesh.services.config import ParameterServerConfig
 
 SERVER_ROLE = "parameter-server"
-
-# Settings of [security] by which callers are authenticated, or the user declines that.
-_AUTHENTICATION = ("token_file", "tokens_file", "tls_require_client_certificate", "insecure")
-_UNSET = ("", "none", "0", "false", "no", "off")
 
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -129,7 +125,7 @@ class ClusterPlan:
     @property
     def makes_token(self) -> bool:
         """Whether the cluster needs a token of its own: no other authentication is configured."""
-        return not any(self._is_set(f) for f in _AUTHENTICATION)
+        return needs_token(self.settings, os.environ, self.config)
 
     def _shared(self, folder: StateFolder) -> dict[str, Any]:
         token = {"security.token_file": folder.token_file} if self.makes_token else {}
@@ -145,22 +141,7 @@ class ClusterPlan:
         return {} if listen == "off" else {"metrics.listen": join(split(listen)[0], 0)}
 
     def _configured(self, section: str, name: str) -> Any:
-        """Return the value of a setting in the children, or None if it has its default."""
-        if (value := self.settings.get(f"{section}.{name}")) is not None:
-            return value
-        variable = f"GRADMESH_{section}_{name}".upper()
-        if variable in os.environ:
-            return os.environ[variable]
-        try:
-            tables = tomllib.loads(self.config.read_text()) if self.config is not None else {}
-        except (OSError, ValueError):
-            return None  # the children report its errors
-        table = tables.get(section)
-        return table.get(name) if isinstance(table, dict) else None
-
-    def _is_set(self, name: str) -> bool:
-        value = self._configured("security", name)
-        return value is not None and str(value).lower() not in _UNSET
+        return configured(section, name, self.settings, os.environ, self.config)
 
     def _thread_limit(self) -> dict[str, str]:
         # More BLAS threads than cores wait for each other.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
+from gradmesh.launch.authentication import needs_token
 from gradmesh.launch.docker.engine import Engine
 from gradmesh.launch.launcher import ClusterRequest
 from gradmesh.launch.sections import variables
@@ -19,6 +20,9 @@ _MOST_RESTARTS = 8
 # Settings of this machine, or set by the launcher.
 _NOT_SENT = ("process.lifeline", "metrics.listen", "log.format")
 _SECRETS = "/etc/gradmesh/security"
+_TOKEN = "/var/lib/gradmesh/token"
+TOKEN_FILE = f"{_TOKEN}/token"
+"""The cluster's token in its containers."""
 
 
 @final
@@ -35,6 +39,22 @@ class Blueprint:
         self._engine = engine
         self._image = image
         self._request = request
+        # Of this machine's variables only the settings are sent.
+        self._makes_token = needs_token(request.settings, {}, request.config)
+
+    def token_maker(self) -> dict[str, Any] | None:
+        """Return the arguments of a container that makes the token; None if none is needed."""
+        if not self._makes_token:
+            return None
+        return {
+            "image": self._image,
+            "command": ["token", TOKEN_FILE],
+            "volumes": {self._engine.make_volume("token"): {"bind": _TOKEN, "mode": "rw"}},
+            "network_mode": "none",
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges:true"],
+            "remove": True,
+        }
 
     def processes(self) -> list[tuple[str, str]]:
         """Return role and name of each process in the order of their start."""
@@ -95,6 +115,9 @@ class Blueprint:
                 # The engine restarts a container only when its process has ended.
                 f"{section}.replace": True,
             }
+        if self._makes_token:
+            # The network is a bridge of this machine.
+            own |= {"security.token_file": TOKEN_FILE, "security.allow_plaintext_token": True}
         if role == "parameter-server":
             own["parameter_server.state_dir"] = _STATE
         if role == "worker":
@@ -118,6 +141,8 @@ class Blueprint:
         volumes = {}
         if role in ("coordinator", "parameter-server"):
             volumes[self._engine.make_volume(process)] = {"bind": _STATE, "mode": "rw"}
+        if self._makes_token:
+            volumes[self._engine.volume_name("token")] = {"bind": _TOKEN, "mode": "ro"}
         for _, file, inside in self._secrets():
             volumes[str(file)] = {"bind": inside, "mode": "ro"}
         if self._request.config is not None:
