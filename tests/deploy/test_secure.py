@@ -50,7 +50,13 @@ def test_mutual_tls_with_roles_trains_and_refuses_other_clients(
     (namespace,) = of_kind(render(folder), "Namespace")
     emulated.objects.create(NAMESPACES, "", namespace)
     authority = trustme.CA()
-    files: dict[str, dict[str, bytes]] = {"gradmesh-token": {"token": b"a-token-of-this-cluster"}}
+    files: dict[str, dict[str, bytes]] = {
+        "gradmesh-token": {
+            "token": b"a-token-of-this-cluster",
+            "tokens": b"admin:a-token-of-this-cluster",
+        },
+        "other-token": {"token": b"a-token-of-another-cluster"},
+    }
     for certificate in of_kind(render(folder), "Certificate"):
         if not certificate["spec"].get("isCA"):
             files[certificate["spec"]["secretName"]] = issue(authority, certificate, emulated)
@@ -85,7 +91,7 @@ def test_mutual_tls_with_roles_trains_and_refuses_other_clients(
             tls_authority_file=tmp_path / "gradmesh-client-tls/ca.crt",
             tls_certificate_file=own / "tls.crt" if who else None,
             tls_key_file=own / "tls.key" if who else None,
-            token_file=tmp_path / "gradmesh-token/token" if token else None,
+            token_file=tmp_path / ("gradmesh-token" if token else "other-token") / "token",
         )
         there = KubernetesLauncher("gradmesh", KubernetesOptions(kubeconfig=admin))
         try:
@@ -100,4 +106,4 @@ def test_mutual_tls_with_roles_trains_and_refuses_other_clients(
     wait_until(result, 150)
     assert ask("admin") is not None
     assert ask(None) is None, "without a certificate"
-    assert ask("client", token=False) is None, "without the token"
+    assert ask("client", token=False) is None, "with the token of another cluster"
