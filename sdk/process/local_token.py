@@ -2,14 +2,15 @@
 
 `gradmesh up` and `LocalCluster` make a random token. So that `gm.connect(address)` needs no further
 argument, the cluster publishes it to its user: a file named by the coordinator's address, in a
-folder that only this user can enter. The file is locked while the cluster lives; an unlocked one
-was left by a cluster that was killed, and is ignored.
+folder that only this user can enter. The file is locked while its process lives; an unlocked one
+was left by a process that was killed, and is ignored.
 """
 
 import contextlib
 import dataclasses
 import fcntl
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from gradmesh.sdk.process.private import (
     open_private,
 )
 
+_SEPARATOR = "#"
 _SAME_HOST = ("localhost", "127.0.0.1", "::1")
 
 
@@ -35,6 +37,9 @@ class PublishedToken:
         address: The coordinator's address, as clients on this machine give it.
         token: The token.
 
+    Attributes:
+        path: The file with the token.
+
     Raises:
         UnsafeFolder: No folder for it belongs to this user alone.
         OSError: The file cannot be written.
@@ -44,28 +49,28 @@ class PublishedToken:
         self.address = address
         folder = _make_folder()
         _remove_stale(folder)
-        self._path = folder / address
-        draft = folder / f".{address}.{os.getpid()}.{id(self)}"
+        # Several processes may publish one cluster's token: each has a file of its own.
+        name = f"{address}{_SEPARATOR}{os.getpid()}-{secrets.token_hex(4)}"
+        self.path = folder / name
+        draft = folder / f".{name}"
         self._file: IO[bytes] = open_private(draft, "wb")
         try:
             # Locked before it has its name, so that no reader takes it for a stale one.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file.write(token.encode() + b"\n")
             self._file.flush()
-            draft.replace(self._path)
+            draft.replace(self.path)
         except BaseException:
             self._file.close()
             draft.unlink(missing_ok=True)
             raise
 
     def close(self) -> None:
-        """Remove the file, unless another cluster has taken the address; may be called twice."""
-        if self._file.closed:
-            return
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(self._file.fileno()), self._path.lstat()):
-                self._path.unlink()
-        self._file.close()
+        """Remove the file; may be called twice."""
+        if not self._file.closed:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            self._file.close()
 
 
 def with_local_token(security: SecurityConfig | None, coordinator: str) -> SecurityConfig:
@@ -97,8 +102,8 @@ def find_token(coordinator: str) -> Path | None:
     host, port = split(coordinator)
     hosts = (host, *_SAME_HOST) if host in _SAME_HOST else (host,)
     for folder in _folders():
-        for name in hosts:
-            file = folder / join(name, port)
+        prefixes = tuple(join(name, port) + _SEPARATOR for name in hosts)
+        for file in _newest_first(folder, prefixes):
             if _is_live(folder, file):
                 return file
     return None
@@ -110,6 +115,16 @@ def _folders() -> Iterator[Path]:
     if session.startswith("/"):
         yield Path(session) / "gradmesh"
     yield Path(tempfile.gettempdir()) / f"gradmesh-{os.geteuid()}"
+
+
+def _newest_first(folder: Path, prefixes: tuple[str, ...]) -> list[Path]:
+    """Return the files whose names begin with a prefix; a live one may be of a former cluster."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(prefixes):
+                found.append((entry.stat(follow_symlinks=False).st_mtime_ns, Path(entry.path)))
+    return [file for _, file in sorted(found, reverse=True)]
 
 
 def _make_folder() -> Path:

@@ -264,7 +264,8 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_token_is_found_while_its_cluster_lives(session: Path) -> None:
     published = PublishedToken("127.0.0.1:4711", "t0ken")
-    file = session / "127.0.0.1:4711"
+    file = published.path
+    assert file.parent == session
 
     assert find_token("127.0.0.1:4711") == find_token("localhost:4711") == file
     assert file.read_text() == "t0ken\n"
@@ -283,28 +284,28 @@ def test_a_token_of_a_killed_cluster_is_ignored_and_removed(session: Path) -> No
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
-    assert (session / "127.0.0.1:4711").exists()
+    (stale,) = session.iterdir()
 
     assert find_token("127.0.0.1:4711") is None
     PublishedToken("127.0.0.1:4712", "new").close()
-    assert not (session / "127.0.0.1:4711").exists()
+    assert not stale.exists()
 
 
 def test_a_cluster_removes_no_token_but_its_own(session: Path) -> None:
     first = PublishedToken("127.0.0.1:4711", "first")
     second = PublishedToken("127.0.0.1:4711", "second")
 
-    first.close()
-    found = find_token("127.0.0.1:4711")
-    assert found is not None
-    assert found.read_text() == "second\n"
+    assert find_token("127.0.0.1:4711") == second.path, "the newest"
     second.close()
+    assert find_token("127.0.0.1:4711") == first.path
+    first.close()
+    assert find_token("127.0.0.1:4711") is None
 
 
 def test_a_planted_token_is_ignored(session: Path, tmp_path: Path) -> None:
     name = "127.0.0.1:4711"
     published = PublishedToken(name, "t0ken")
-    file = session / name
+    file = published.path
     try:
         file.chmod(0o640)
         assert find_token(name) is None, "others can read it"
