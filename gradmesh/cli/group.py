@@ -27,7 +27,7 @@ _COMMANDS = {
     "checkpoint": "Save, list, inspect and restore checkpoints of runs.",
     "scale": "Change the number of parameter servers or trainers during a run.",
     "down": "End the cluster that `up` started.",
-    "doctor": "Find out why processes cannot talk to each other.",
+    "doctor": "Find out why processes cannot reach each other.",
     "certs": "Make and show certificates for TLS.",
     "token": "Write a random token to a file.",
     "coordinator": "Run a coordinator in the foreground.",

@@ -49,7 +49,7 @@ def doctor(
     as_json: bool,
     timeout_s: float,
 ) -> int:
-    """Find out why processes cannot talk to each other.
+    """Find out why processes cannot reach each other.
 
     Checks this machine, the files of [security], and the way to a coordinator, with the settings
     that a process would use. The exit code is 0 if all is well, 1 if not; what to do comes last.

@@ -39,7 +39,7 @@ def token_secret(cluster: str, reader: dict[str, Any]) -> dict[str, Any]:
         reader: The Secret with the token that only reads.
     """
     token = new_token()
-    # The pods need not know the other token to accept it.
+    # The pods accept the other token by its sum.
     other = hashlib.sha256(token_in(reader).encode()).hexdigest()
     accepted = f"{ADMIN}:{token}\n{READER}:sha256:{other}\n"
     return _secret(cluster, token_name(cluster), {TOKEN: token, _ACCEPTED: accepted})
