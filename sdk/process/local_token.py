@@ -6,6 +6,7 @@ folder that only this user can enter. The file is locked while its process lives
 was left by a process that was killed, and is ignored.
 """
 
+import atexit
 import contextlib
 import dataclasses
 import fcntl
@@ -13,6 +14,7 @@ import os
 import secrets
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, final
@@ -46,7 +48,7 @@ class PublishedToken:
     """
 
     def __init__(self, address: str, token: str) -> None:
-        self.address = address
+        self.token = token
         folder = _make_folder()
         _remove_stale(folder)
         # Several processes may publish one cluster's token: each has a file of its own.
@@ -71,6 +73,31 @@ class PublishedToken:
             with contextlib.suppress(OSError):
                 self.path.unlink()
             self._file.close()
+
+
+_lasting: dict[str, PublishedToken] = {}
+_guard = threading.Lock()  # guards _lasting
+
+
+def publish_until_exit(address: str, token: str) -> None:
+    """Publish the token of a cluster that outlives this process, until the process ends.
+
+    Args:
+        address: The coordinator's address on this machine.
+        token: The token; it replaces an earlier one of the address.
+
+    Raises:
+        UnsafeFolder: No folder for it belongs to this user alone.
+        OSError: The file cannot be written.
+    """
+    with _guard:
+        former = _lasting.get(address)
+        if former is not None and former.token == token:
+            return
+        _lasting[address] = PublishedToken(address, token)
+        atexit.register(_lasting[address].close)
+        if former is not None:
+            former.close()
 
 
 def with_local_token(security: SecurityConfig | None, coordinator: str) -> SecurityConfig:

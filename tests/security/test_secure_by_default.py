@@ -302,6 +302,21 @@ def test_a_cluster_removes_no_token_but_its_own(session: Path) -> None:
     assert find_token("127.0.0.1:4711") is None
 
 
+def test_a_token_of_a_cluster_elsewhere_is_found_until_this_process_ends(session: Path) -> None:
+    program = (
+        "from gradmesh.sdk.process.local_token import find_token, publish_until_exit\n"
+        "for token in ('first', 'first', 'second'):\n"
+        "    publish_until_exit('127.0.0.1:4711', token)\n"
+        "print(find_token('127.0.0.1:4711').read_text())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+
+    assert done.stdout.strip() == "second", done.stderr
+    assert list(session.iterdir()) == []
+
+
 def test_a_planted_token_is_ignored(session: Path, tmp_path: Path) -> None:
     name = "127.0.0.1:4711"
     published = PublishedToken(name, "t0ken")

@@ -3,7 +3,6 @@
 import logging
 import socket
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import final
@@ -32,7 +31,7 @@ from gradmesh.launch.launcher import (
     Role,
 )
 from gradmesh.launch.logs import readable
-from gradmesh.sdk.process.local_token import PublishedToken
+from gradmesh.sdk.process.local_token import publish_until_exit
 from gradmesh.sdk.process.network import split
 
 _log = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class DockerLauncher(Launcher):
         self._engine = Engine(name)
         self._image = image or IMAGE
         self._ready_s = ready_s
-        self._published: PublishedToken | None = None
+        self._published = ""
 
     def up(self, request: ClusterRequest) -> str:
         """Create and start all containers, the coordinator first."""
@@ -162,14 +161,13 @@ class DockerLauncher(Launcher):
         """Let this process's clients find the token, which is in a volume of the engine."""
         import docker
 
-        published = self._published
-        if published is not None and published.address == address:
+        if self._published == address:
             return
         try:
             read = coordinator.exec_run(["cat", TOKEN_FILE])
             if read.exit_code == 0:
-                self._published = PublishedToken(address, read.output.decode("ascii").strip())
-                weakref.finalize(self, self._published.close)
+                publish_until_exit(address, read.output.decode("ascii").strip())
+                self._published = address
         except (docker.errors.APIError, OSError) as error:
             # It restarts, or other users control the folder; clients can be given the file.
             _log.info("the token was not published", extra={"error": str(error)})

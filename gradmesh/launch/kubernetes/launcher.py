@@ -2,7 +2,6 @@
 
 import logging
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, final
 
@@ -26,7 +25,7 @@ from gradmesh.launch.kubernetes.secrets import (
     token_secret,
 )
 from gradmesh.launch.launcher import ClusterRequest, ClusterView, Launcher, Role
-from gradmesh.sdk.process.local_token import PublishedToken
+from gradmesh.sdk.process.local_token import publish_until_exit
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ class KubernetesLauncher(Launcher):
         self._ready_s = ready_s
         # Whether this launcher has created objects, which it then has to remove.
         self.created = False
-        self._published: PublishedToken | None = None
+        self._published = ""
 
     def up(self, request: ClusterRequest) -> str:
         """Create the objects of a cluster, and wait for its coordinator."""
@@ -246,7 +245,7 @@ class KubernetesLauncher(Launcher):
 
     def _publish_token(self, address: str) -> None:
         """Let this process's clients find the best token that the user may read."""
-        if self._published is not None and self._published.address == address:
+        if self._published == address:
             return
         for name in (token_name(self.name), reader_token_name(self.name)):
             secret = self._api.read("Secret", name)
@@ -256,11 +255,11 @@ class KubernetesLauncher(Launcher):
             _log.info("you may read no token of the cluster", extra={"cluster": self.name})
             return
         try:
-            self._published = PublishedToken(address, token_in(secret))
+            publish_until_exit(address, token_in(secret))
         except OSError as error:
             _log.warning("the token was not published", extra={"error": str(error)})
             return
-        weakref.finalize(self, self._published.close)
+        self._published = address
 
     def remove(self, timeout_s: float) -> bool:
         """Remove all objects of the cluster; return whether no pod had to be killed."""
