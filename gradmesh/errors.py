@@ -9,7 +9,7 @@
     ├── ReductionError, InputsExhausted                        DDP
     ├── ShapeError, DtypeError, … AnomalyError                 tensors and gradients
     ├── RpcNotRunning, RefLeak, ReadOnly                       the state of this process
-    └── ClusterExists, ClusterFailed, … StateInUse             local clusters
+    └── ClusterExists, ClusterFailed, … StateInUse, UnsafeFolder   local clusters
 
 Each is also a builtin exception: the one that torch or Python raises in the same case.
 """
@@ -79,6 +79,7 @@ from gradmesh.protos.errors import Unauthenticated as Unauthenticated
 from gradmesh.protos.errors import Unreachable as Unreachable
 from gradmesh.protos.errors import WorkerLost as WorkerLost
 from gradmesh.protos.errors import WorkerNotFound as WorkerNotFound
+from gradmesh.sdk.process.private import UnsafeFolder as UnsafeFolder
 from gradmesh.sdk.process.setting import AddressInUse as AddressInUse
 from gradmesh.sdk.process.setting import ConfigError as ConfigError
 from gradmesh.sdk.rpc.current import RefLeak as RefLeak
@@ -190,6 +191,7 @@ __all__ = [
     "Unauthenticated",
     "UnfinishedReduction",
     "Unreachable",
+    "UnsafeFolder",
     "WorkerLost",
     "WorkerNotFound",
 ]

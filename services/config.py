@@ -58,7 +58,7 @@ class CoordinatorConfig(Section):
         if self.min_trainers > self.trainers:
             yield Problem("min_trainers", "must not exceed trainers; lower it")
         if SecurityConfig in sections:
-            yield from sections[SecurityConfig].problems_at("listen", self.listen)
+            yield from sections[SecurityConfig].problems_of_serving("listen", self.listen)
 
 
 Durability: TypeAlias = Literal["off", "os", "fsync"]

@@ -49,7 +49,8 @@ FROM ${CUDA_IMAGE} AS runtime
 RUN apt-get update && apt-get install -y --no-install-recommends python3 && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 10001 gradmesh \
     && useradd --uid 10001 --gid 10001 --home-dir /var/lib/gradmesh --shell /usr/sbin/nologin gradmesh \
-    && install -d -o 10001 -g 10001 -m 0750 /var/lib/gradmesh /var/lib/gradmesh/state /var/lib/gradmesh/output \
+    && install -d -o 10001 -g 10001 -m 0750 /var/lib/gradmesh /var/lib/gradmesh/output \
+    && install -d -o 10001 -g 10001 -m 0700 /var/lib/gradmesh/state /var/lib/gradmesh/token \
     && install -d -o 10001 -g 10001 /var/cache/gradmesh
 COPY --from=build /opt/gradmesh /opt/gradmesh
 COPY deploy/docker/healthcheck.py /opt/gradmesh/healthcheck.py

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
+from gradmesh.sdk.process.private import open_private
+
 _LONGEST_LINE_BYTES = 1 << 16
 
 
@@ -67,7 +69,7 @@ class Child:
         self._on_line = on_line
         self._on_exit = on_exit
         self._gone = threading.Event()
-        self._log = log_file.open("ab")
+        self._log = open_private(log_file, "ab")
         try:
             self._popen = subprocess.Popen(
                 list(spec.argv()),

@@ -32,6 +32,9 @@ class LocalCluster:
         with gm.LocalCluster(parameter_servers=2) as cluster:
             print(cluster.address)
 
+    It makes a random token, which its processes require of callers. This process and others of the
+    same user find it by the address; callers without it are refused.
+
     Processes that die are restarted. Leaving the block ends all of them, and so does the end of
     this process, even by SIGKILL.
 
@@ -134,6 +137,8 @@ class LocalCluster:
         if folder.lock():
             _log.warning("cleaned what a dead supervisor left", extra={"state": str(folder.path)})
         self._folder = folder
+        if self._plan.makes_token:
+            folder.make_token()
         self._supervisor = self._new_supervisor(folder)
         self._supervisor.start()
         self._scaler = Scaler(self._supervisor, self._plan, folder)

@@ -18,6 +18,7 @@ from gradmesh.launch.logs import LogFiles, readable
 from gradmesh.launch.plan import SERVER_ROLE
 from gradmesh.launch.sections import variables
 from gradmesh.launch.state import StateFolder
+from gradmesh.sdk.process.private import open_private
 
 _POLL_S = 0.05
 
@@ -129,10 +130,10 @@ def start_detached(
     """
     if folder.in_use():
         raise StateInUse(folder.path, folder.supervisor_pid())
-    folder.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.make()
     shared = () if config is None else ("--config", str(config))
     program = (sys.executable, "-m", "gradmesh", "up", "--state", str(folder.path))
-    with folder.log_file("supervisor").open("wb") as log:
+    with open_private(folder.log_file("supervisor"), "wb") as log:
         supervisor = subprocess.Popen(
             [*program, *shared, *arguments],
             stdin=subprocess.DEVNULL,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from gradmesh.launch.authentication import configured, needs_token
 from gradmesh.launch.child import ChildSpec
 from gradmesh.launch.sections import command, flags, role_sections
 from gradmesh.launch.state import StateFolder
-from gradmesh.sdk.process.bounded_file import read_toml
 from gradmesh.sdk.process.network import join, split
 from gradmesh.services.config import ParameterServerConfig
 
@@ -64,7 +64,7 @@ class ClusterPlan:
     def _coordinator(self, folder: StateFolder) -> ChildSpec:
         def argv() -> Sequence[str]:
             own = {
-                **self._shared(),
+                **self._shared(folder),
                 # After a restart the others must reach it at the same address.
                 "coordinator.listen": folder.address() or self.listen,
                 "coordinator.state_dir": folder.coordinator,
@@ -81,8 +81,15 @@ class ClusterPlan:
             name="coordinator",
             role="coordinator",
             argv=argv,
-            ready=lambda: folder.address() is not None,
+            ready=lambda: self._is_served(folder),
         )
+
+    def _is_served(self, folder: StateFolder) -> bool:
+        """Return whether the coordinator serves; once it does, clients can find the token."""
+        address = reachable_address(folder)
+        if address is not None:
+            folder.publish_token(address)
+        return address is not None
 
     def _worker(self, folder: StateFolder, role: str, rank: int) -> ChildSpec:
         name, sections = f"{role}-{rank}", role_sections(role)
@@ -91,7 +98,7 @@ class ClusterPlan:
         def argv() -> Sequence[str]:
             values = {
                 **self._own_job(),
-                **self._shared(),
+                **self._shared(folder),
                 **self._free_metrics_port(),
                 f"{own}.name": name,
                 # The supervisor starts a process only when the former one of its name has ended.
@@ -115,9 +122,15 @@ class ClusterPlan:
             finite=role == "trainer",
         )
 
-    def _shared(self) -> dict[str, Any]:
+    @property
+    def makes_token(self) -> bool:
+        """Whether the cluster needs a token of its own: no other authentication is configured."""
+        return needs_token(self.settings, os.environ, self.config)
+
+    def _shared(self, folder: StateFolder) -> dict[str, Any]:
+        token = {"security.token_file": folder.token_file} if self.makes_token else {}
         # The supervisor reads its children's logs, and renders them in the user's format.
-        return {**self.settings, "log.format": "json"}
+        return {**self.settings, **token, "log.format": "json"}
 
     def _own_job(self) -> dict[str, str]:
         return {"job.id": self.job} if self._configured("job", "id") is None else {}
@@ -128,18 +141,7 @@ class ClusterPlan:
         return {} if listen == "off" else {"metrics.listen": join(split(listen)[0], 0)}
 
     def _configured(self, section: str, name: str) -> Any:
-        """Return the value of a setting in the children, or None if it has its default."""
-        if (value := self.settings.get(f"{section}.{name}")) is not None:
-            return value
-        variable = f"GRADMESH_{section}_{name}".upper()
-        if variable in os.environ:
-            return os.environ[variable]
-        try:
-            tables = read_toml(self.config) if self.config is not None else {}
-        except (OSError, ValueError):
-            return None  # the children report its errors
-        table = tables.get(section)
-        return table.get(name) if isinstance(table, dict) else None
+        return configured(section, name, self.settings, os.environ, self.config)
 
     def _thread_limit(self) -> dict[str, str]:
         # More BLAS threads than cores wait for each other.

@@ -1,7 +1,10 @@
 """The state folder of a local cluster: a lock, a record of the processes, and the logs.
 
+Only its user can enter it, and read its files.
+
 <state>/lock                  held (flock) by the supervisor while it lives
 <state>/cluster.json          process ids and addresses, replaced as a whole
+<state>/token                 the cluster's random token, if none is configured
 <state>/coordinator.address   written by the coordinator once it serves
 <state>/coordinator/          the coordinator's state across its restarts
 <state>/parameter-servers/    the log of each parameter server
@@ -12,6 +15,7 @@
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import shutil
 import signal
@@ -21,6 +25,15 @@ from typing import IO, Any, final
 
 from gradmesh.launch.errors import StateInUse
 from gradmesh.sdk.process.bounded_file import read_bounded, read_json
+from gradmesh.sdk.process.local_token import PublishedToken
+from gradmesh.sdk.process.private import (
+    make_private_folder,
+    new_token,
+    open_private,
+    write_private,
+)
+
+_log = logging.getLogger(__name__)
 
 _ORPHAN_S = 15.0
 _MAX_RECORD_BYTES = 4 << 20
@@ -41,11 +54,22 @@ class StateFolder:
         self.logs = self.path / "logs"
         self.coordinator = self.path / "coordinator"
         self.parameter_servers = self.path / "parameter-servers"
+        self.token_file = self.path / "token"
         self.address_file = self.path / "coordinator.address"
         self._record_file = self.path / "cluster.json"
         self._wanted_file = self.path / "servers.wanted"
         self._lock_file = self.path / "lock"
         self._lock: IO[bytes] | None = None
+        self._published: PublishedToken | None = None
+
+    def make(self) -> None:
+        """Make the folder and that of the logs, and close them to other users.
+
+        Raises:
+            UnsafeFolder: It belongs to another user, or users share it.
+        """
+        for folder in (self.path, self.logs):
+            make_private_folder(folder)
 
     def lock(self) -> bool:
         """Lock the folder for this process and clean up after a dead supervisor.
@@ -55,9 +79,10 @@ class StateFolder:
 
         Raises:
             StateInUse: Another supervisor holds it.
+            UnsafeFolder: It belongs to another user, or users share it.
         """
-        self.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = self._lock_file.open("ab")
+        self.make()
+        lock = open_private(self._lock_file, "ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -72,6 +97,9 @@ class StateFolder:
     def unlock(self) -> None:
         """Release the folder; logs remain. May be called twice."""
         if self._lock is not None:
+            if self._published is not None:
+                self._published.close()
+                self._published = None
             self._clean()
             self._lock.close()
             self._lock = None
@@ -91,9 +119,7 @@ class StateFolder:
 
     def write(self, record: dict[str, Any]) -> None:
         """Replace cluster.json."""
-        draft = self._record_file.with_name(".cluster.json")
-        draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        draft.replace(self._record_file)
+        write_private(self._record_file, json.dumps(record, indent=2) + "\n")
 
     def read(self) -> dict[str, Any] | None:
         """Return cluster.json, or None if it is missing, unreadable or not a supervisor's."""
@@ -115,11 +141,30 @@ class StateFolder:
         except (OSError, ValueError):
             return None
 
+    def make_token(self) -> None:
+        """Write a new random token for the processes of the cluster."""
+        write_private(self.token_file, new_token() + "\n")
+
+    def publish_token(self, address: str) -> None:
+        """Let this user's processes find the token by the coordinator's address.
+
+        It is called by the supervisor for its coordinator, so one address is all there is.
+        """
+        if self._published is not None or not self.token_file.exists():
+            return
+        token = self.token_file.read_text(encoding="ascii").strip()
+        try:
+            self._published = PublishedToken(address, token)
+        except OSError as error:
+            # Another user may have taken the name of the folder; the cluster itself can run.
+            _log.warning(
+                "clients cannot find the token by the address; give them the file",
+                extra={"token_file": str(self.token_file), "error": str(error)},
+            )
+
     def want_servers(self, count: int) -> None:
         """Set the number of parameter servers that the supervisor runs."""
-        draft = self._wanted_file.with_name(".servers.wanted")
-        draft.write_text(f"{count}\n", encoding="utf-8")
-        draft.replace(self._wanted_file)
+        write_private(self._wanted_file, f"{count}\n")
 
     def wanted_servers(self) -> int | None:
         """Return the number of parameter servers last set; None if never."""
@@ -142,7 +187,7 @@ class StateFolder:
             return ()
 
     def _clean(self) -> None:
-        for file in (self._record_file, self.address_file, self._wanted_file):
+        for file in (self._record_file, self.address_file, self._wanted_file, self.token_file):
             file.unlink(missing_ok=True)
         for folder in (self.coordinator, self.parameter_servers):
             shutil.rmtree(folder, ignore_errors=True)

@@ -8,6 +8,7 @@ from gradmesh.protos.coordinator.v1 import coordinator_pb2, status_pb2
 from gradmesh.protos.limits import natural_key
 from gradmesh.protos.method import methods_of
 from gradmesh.sdk.cluster.membership import role_name
+from gradmesh.sdk.process.local_token import with_local_token
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.deadline import Deadline
@@ -105,7 +106,7 @@ def fetch(address: str, security: SecurityConfig, timeout_s: float) -> ClusterSt
     Raises:
         MeshError: It could not be reached, or refused.
     """
-    with Dialer(security=security).coordinator(address) as channel:
+    with Dialer(security=with_local_token(security, address)).coordinator(address) as channel:
         request = status_pb2.GetStatusRequest()
         answer = channel.call(_GET_STATUS, request, Deadline.after(timeout_s))
     return from_message(cast(status_pb2.GetStatusResponse, answer))

@@ -2,12 +2,14 @@
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace as replace_fields
 
 from prometheus_client import CollectorRegistry
 
 from gradmesh.sdk.cluster.connection import Connection
 from gradmesh.sdk.cluster.membership import Role
 from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.process.local_token import with_local_token
 from gradmesh.sdk.process.network import LaneChoice, SecurityConfig
 from gradmesh.sdk.table.metrics import ClientMetrics, TableMetrics
 from gradmesh.sdk.transport.channel import Dialer
@@ -34,7 +36,8 @@ def connect(
         replace: Whether a former process of the name is known to be gone.
         lane: Lane of hot calls: shared memory, TCP, a gRPC stream, unary gRPC calls, or the best of
             them that works.
-        security: Certificates and token.
+        security: Certificates and token; without one, that of a cluster of this user on this
+            machine is found by the address.
         timeouts: Deadlines of calls that set none.
         retry: Pauses between attempts of a call.
         limits: Size of messages.
@@ -108,6 +111,7 @@ def join_mesh(
         NameTaken: A live process holds the name.
         Unauthenticated: The token is missing or wrong.
     """
+    dial = dial or Dialer()
     connection = Connection(
         coordinator,
         name=name,
@@ -116,7 +120,7 @@ def join_mesh(
         incarnation=incarnation,
         rank=rank,
         world_size=world_size,
-        dial=dial or Dialer(),
+        dial=replace_fields(dial, security=with_local_token(dial.security, coordinator)),
         timeouts=timeouts or Timeouts(),
         on_lost=on_lost,
     )

@@ -59,7 +59,7 @@ class MemberConfig(Section):
     def problems_with(self, sections: Sections) -> Iterable[Problem]:
         """Yield unsafe addresses."""
         if SecurityConfig in sections:
-            yield from sections[SecurityConfig].problems_at("listen", self.listen)
+            yield from sections[SecurityConfig].problems_of_serving("listen", self.listen)
             yield from sections[SecurityConfig].problems_at("coordinator", self.coordinator)
 
 

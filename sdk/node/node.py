@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from types import MappingProxyType
 from typing import final
 
@@ -19,6 +20,7 @@ from gradmesh.sdk.node.config import MemberConfig
 from gradmesh.sdk.optim import owner
 from gradmesh.sdk.optim.owner import StepLeadMetrics
 from gradmesh.sdk.optim.step import StepHandler
+from gradmesh.sdk.process.local_token import with_local_token
 from gradmesh.sdk.process.process import ProcessConfig
 from gradmesh.sdk.process.setting import ConfigError, Problem
 from gradmesh.sdk.rpc import builtin, current
@@ -81,11 +83,12 @@ class Node:
         is_current: bool = True,
     ) -> None:
         self._config, self._role = config, role
-        self._process, self._registry = process, registry
+        security = with_local_token(process.security, config.coordinator)
+        self._process, self._registry = replace(process, security=security), registry
         self._limits = limits
         identity = MemberIdentity(config.name)
         self._dial = Dialer(
-            security=process.security,
+            security=security,
             lane=process.transport.lane,
             metrics=RpcMetrics("client", registry),
             max_frame_bytes=limits.max_frame_bytes,

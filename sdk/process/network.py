@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias, final
 
-from gradmesh.sdk.process.setting import Problem, Section, setting
+from gradmesh.sdk.process.setting import ConfigError, Problem, Section, setting
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:\[\]/]+):(?P<port>[0-9]{1,5})")
 
@@ -144,6 +144,11 @@ class SecurityConfig(Section):
     allow_plaintext_token: bool = setting(
         False, "Whether the token may be sent without TLS beyond this machine."
     )
+    insecure: bool = setting(
+        False,
+        "Whether to serve callers without a token or certificate, also beyond this machine; "
+        "clusters on this machine then make no token.",
+    )
 
     @property
     def tls(self) -> bool:
@@ -171,8 +176,36 @@ class SecurityConfig(Section):
                 "tls_require_client_certificate", "must be true where certificate_roles is"
             )
 
+    def check_listen(self, key: str, address: str) -> None:
+        """Check that a server on an address asks for authentication.
+
+        Args:
+            key: The setting that holds the address, as `section.key`.
+            address: Where it listens.
+
+        Raises:
+            ConfigError: Other machines could call it, and it would serve every caller.
+        """
+        found = list(self.problems_of_serving(key, address))
+        if found:
+            raise ConfigError(found)
+
+    def problems_of_serving(self, key: str, address: str) -> Iterable[Problem]:
+        """Yield reasons why listening on the address of setting `key` is unsafe."""
+        yield from self.problems_at(key, address)
+        is_closed = self.authenticates or self.tls_require_client_certificate
+        if not (is_closed or self.insecure or is_loopback(address)):
+            yield Problem(
+                key,
+                f"{address!r} can be reached from other machines, and without authentication "
+                "every caller could read, write and register; set security.token_file (`gradmesh "
+                "token FILE` makes one) or security.tls_require_client_certificate, listen on "
+                "127.0.0.1, or give --insecure (security.insecure = true) on a network where "
+                "you trust every host",
+            )
+
     def problems_at(self, key: str, address: str) -> Iterable[Problem]:
-        """Yield reasons why serving or calling the address of setting `key` is unsafe."""
+        """Yield reasons why a token may not be sent to or from the address of setting `key`."""
         tokens = self.token_file is not None or self.tokens_file is not None
         plain = tokens and not self.tls
         if plain and not self.allow_plaintext_token and not is_loopback(address):

@@ -19,6 +19,7 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.cluster.coordinator import FailoverCoordinator
 from gradmesh.sdk.cluster.servers import ParameterServers
+from gradmesh.sdk.process.local_token import with_local_token
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.serving.cache import RowCache
 from gradmesh.sdk.table.lookup import look_up, start_lookup
@@ -108,6 +109,8 @@ class TableReader:
         self._max_age_s = max_age_s
         max_frame_bytes = (limits or Limits()).max_frame_bytes
         self._metrics = ClientMetrics(registry)
+        for address in addresses:
+            security = with_local_token(security, address)
         dial = Dialer(
             security=security,
             metrics=self._metrics.rpc,

@@ -53,7 +53,8 @@ class Server:
 
     Raises:
         AddressInUse: The address cannot be bound.
-        ConfigError: The certificates or the token cannot be used.
+        ConfigError: The certificates or the token cannot be used, or other machines could call a
+            server that asks for neither.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Server:
         check: CallerCheck | None = None,
     ) -> None:
         security, transport = security or SecurityConfig(), transport or TransportConfig()
+        security.check_listen(setting, listen)
         metrics = RpcMetrics("server", registry)
         self._threads = ServerThreads(threads, transport.max_lanes, max_frame_bytes)
         self._interceptor = CallInterceptor(check or TokenCheck(security), metrics, self._threads)

@@ -5,6 +5,7 @@ import logging
 from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.sdk.process.network import write_address
+from gradmesh.sdk.process.private import make_files_private
 from gradmesh.sdk.process.process import Process, ProcessConfig
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.config import CoordinatorConfig
@@ -20,6 +21,8 @@ _SWEEP_S = 0.5
 
 def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
     """Serve until a signal stops the process; return the exit code."""
+    # The journal holds the names of tables and members.
+    make_files_private()
     with Process("coordinator", process, config) as running:
         journal = Journal(config.state_dir)
         running.life.on_drain("journal", lambda _: journal.close())

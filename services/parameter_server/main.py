@@ -6,6 +6,7 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.autograd.registry import CONTEXTS
 from gradmesh.sdk.node.config import RpcConfig
 from gradmesh.sdk.node.node import Node
+from gradmesh.sdk.process.private import make_files_private
 from gradmesh.sdk.process.process import NOT_NEEDED, UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.rpc.servicer import SharedContexts
 from gradmesh.sdk.transport.policy import Limits
@@ -38,6 +39,8 @@ _SNAPSHOT_IDLE_S = 60.0
 
 def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -> int:
     """Serve until a signal stops the process; return the exit code."""
+    # The log and the disk tier hold rows.
+    make_files_private()
     with Process(config.name, process, config, rpc) as running:
         life = running.life
         rpc.import_modules()

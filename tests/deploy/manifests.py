@@ -72,9 +72,13 @@ def job_of(jobset: Object) -> Object:
 
 
 def workloads(objects: list[Object]) -> list[Object]:
-    """Return the objects that create pods: StatefulSets and Jobs, a JobSet's job included."""
+    """Return the objects that run processes: StatefulSets and Jobs, a JobSet's job included.
+
+    The Job that makes the tokens is not one of them.
+    """
     jobs = [job_of(jobset) for jobset in of_kind(objects, "JobSet")]
-    return [*of_kind(objects, "StatefulSet", "Job"), *jobs]
+    found = [*of_kind(objects, "StatefulSet", "Job"), *jobs]
+    return [one for one in found if component(one) != "token"]
 
 
 def component(made: Object) -> str:

@@ -15,7 +15,9 @@ from gradmesh.sdk.process.config import RESERVED
 from gradmesh.sdk.process.setting import settings
 
 ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "/var/lib/gradmesh/token"
 OURS = (
+    "token",
     "coordinator",
     "parameter-server-0",
     "parameter-server-1",
@@ -78,11 +80,31 @@ def test_processes_are_hardened_and_wait_for_each_other(services: dict[str, Any]
 
         assert service["cap_drop"] == ["ALL"], name
         assert "no-new-privileges:true" in service["security_opt"], name
-        assert service["restart"] in ("unless-stopped", "on-failure"), name
+        restart = ("no",) if name == "token" else ("unless-stopped", "on-failure")
+        assert service["restart"] in restart, name
         assert int(service["stop_grace_period"].rstrip("s")) > 10, name
         waits = service.get("depends_on", {})
+        if name in ("token", "coordinator"):
+            continue
         assert all(w == {"condition": "service_healthy"} for w in waits.values()), name
-        assert name == "coordinator" or "coordinator" in waits, name
+        assert "coordinator" in waits, name
+
+
+def test_a_token_is_made_before_any_process_starts(services: dict[str, Any]) -> None:
+    file = f"{TOKEN}/token"
+    assert services["token"]["command"] == ["token", file]
+    assert services["token"]["volumes"] == [f"token:{TOKEN}"]
+    waits = services["coordinator"]["depends_on"]
+    assert waits == {"token": {"condition": "service_completed_successfully"}}
+    for name in OURS[1:]:
+        given = services[name]["environment"]
+        assert given["GRADMESH_SECURITY_TOKEN_FILE"] == file, name
+        assert f"token:{TOKEN}:ro" in services[name]["volumes"], name
+        assert not {"GRADMESH_SECURITY_INSECURE", "GRADMESH_SECURITY_TOKENS_FILE"} & set(given)
+    for image in ("Dockerfile", "cuda.Dockerfile"):
+        # A new volume has the owner and the mode of the image's folder.
+        text = (ROOT / "deploy/docker" / image).read_text()
+        assert re.search(rf"install -d -o 10001 -g 10001 -m 0700 .*{TOKEN}\b", text)
 
 
 def test_nothing_but_this_machine_reaches_a_published_port(services: dict[str, Any]) -> None:
@@ -93,12 +115,12 @@ def test_nothing_but_this_machine_reaches_a_published_port(services: dict[str, A
 
 
 def test_servers_have_an_identity_and_rows_of_their_own(services: dict[str, Any]) -> None:
-    for name in OURS[1:3]:
+    for name in OURS[2:4]:
         command, volumes = services[name]["command"], services[name]["volumes"]
 
         assert command[command.index("--name") + 1] == name
         assert command[command.index("--advertise") + 1] == f"{name}:7071"
-        assert volumes == [f"{name}:/var/lib/gradmesh/state"]
+        assert volumes[0] == f"{name}:/var/lib/gradmesh/state"
 
 
 def test_prometheus_scrapes_every_service(services: dict[str, Any]) -> None:
@@ -106,7 +128,7 @@ def test_prometheus_scrapes_every_service(services: dict[str, Any]) -> None:
     (asked,) = config["scrape_configs"][0]["dns_sd_configs"]
     image = services["prometheus"]["image"]
 
-    assert sorted(asked["names"]) == sorted(set(OURS) - {"report", "status-page"})
+    assert sorted(asked["names"]) == sorted(set(OURS) - {"token", "report", "status-page"})
     assert asked["port"] == 9090
     assert services["prometheus"]["profiles"] == ["monitoring"]
     assert re.search(r":v\d+\.\d+\.\d+\}$", image)

@@ -65,7 +65,7 @@ def step_of(folder: Path) -> int:
 
 
 def done(emulated: EmulatedCluster) -> bool:
-    (job,) = emulated.objects.list("jobs")
+    (job,) = emulated.objects.list("jobs", labels="app.kubernetes.io/component=trainer")
     conditions = job.get("status", {}).get("conditions") or ()
     assert not any(one["type"] == "Failed" for one in conditions), conditions
     return bool(conditions)

@@ -1,9 +1,12 @@
 """Pods: identity, rights, start and end."""
 
+import base64
 from pathlib import Path
 
 import pytest
 
+from gradmesh.launch.kubernetes import bootstrap
+from gradmesh.launch.kubernetes.secrets import reader_secret, token_in, token_secret
 from tests.deploy.manifests import (
     ALL,
     Object,
@@ -60,14 +63,73 @@ def test_processes_have_no_api_credentials(folder: Path) -> None:
         account = named(objects, "ServiceAccount", spec["serviceAccountName"])
         assert spec["automountServiceAccountToken"] is False
         assert account["automountServiceAccountToken"] is False
-    assert of_kind(objects, "RoleBinding", "ClusterRoleBinding", "ClusterRole") == []
+    (binding,) = of_kind(objects, "RoleBinding", "ClusterRoleBinding", "ClusterRole")
+    assert binding["metadata"]["name"] == "gradmesh-token"
+
+
+@every
+def test_tokens_are_made_by_the_only_pod_with_rights(folder: Path) -> None:
+    objects = render(folder)
+    job, role = (named(objects, kind, "gradmesh-token") for kind in ("Job", "Role"))
+    binding = named(objects, "RoleBinding", "gradmesh-token")
+    spec = pod_of(job)["spec"]
+
+    (subject,) = binding["subjects"]
+    assert subject["name"] == spec["serviceAccountName"] == "gradmesh-token"
+    assert subject["namespace"] == binding["metadata"]["namespace"]
+    assert spec["automountServiceAccountToken"] is True
+    assert {tuple(rule["resources"]) for rule in role["rules"]} == {("secrets",)}
+    named_rights = {v for r in role["rules"] if "resourceNames" in r for v in r["verbs"]}
+    any_name = {v for r in role["rules"] if "resourceNames" not in r for v in r["verbs"]}
+    assert (named_rights, any_name) == ({"get"}, {"create"})
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    (container,) = spec["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["command"][-1] == bootstrap.__spec__.name
+    assert container["args"] == ["gradmesh"]
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+
+
+@every
+def test_every_process_requires_a_token(folder: Path) -> None:
+    objects = render(folder)
+    for workload in workloads(objects):
+        values = environment(workload, objects)
+        (mount,) = (m for m in container_of(workload)["volumeMounts"] if m["name"] == "token")
+        (volume,) = (v for v in pod_of(workload)["spec"]["volumes"] if v["name"] == "token")
+        assert volume["secret"]["secretName"] == "gradmesh-token"
+        assert volume["secret"].get("optional", False) is False
+        for key in ("token", "tokens"):
+            name = f"GRADMESH_SECURITY_{key.upper()}_FILE"
+            assert values[name] == f"{mount['mountPath']}/{key}"
+        assert "GRADMESH_SECURITY_INSECURE" not in values
+    # No manifest has a token in it.
+    assert of_kind(objects, "Secret") == []
+
+
+def test_forwarding_ports_is_not_enough_to_write() -> None:
+    objects = render(ALL[0])
+    viewer = named(objects, "Role", "gradmesh-viewer")["rules"]
+
+    assert any("pods/portforward" in rule["resources"] for rule in viewer)
+    readable = [rule for rule in viewer if "secrets" in rule["resources"]]
+    assert [(r["resourceNames"], r["verbs"]) for r in readable] == [
+        (["gradmesh-reader-token"], ["get"])
+    ]
+    reader = reader_secret("gradmesh")
+    made = token_secret("gradmesh", reader)
+    accepted = base64.b64decode(made["data"]["tokens"]).decode().splitlines()
+    assert [line.partition(":")[0] for line in accepted] == ["admin", "reader"]
+    assert token_in(reader) not in accepted[1], "the pods store its sum only"
 
 
 def test_roles_name_each_right() -> None:
     for role in of_kind(render(ALL[0]), "Role"):
         for rule in role["rules"]:
+            assert "secrets" not in rule["resources"] or "list" not in rule["verbs"]
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
-            assert not {"secrets", "pods/exec", "nodes"} & set(rule["resources"])
+            assert not {"pods/exec", "nodes"} & set(rule["resources"])
             assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
 
 

@@ -13,8 +13,8 @@ from tests.deploy.manifests import (
     DEPLOY,
     OVERLAYS,
     all_containers_of,
+    named,
     needs_kubectl,
-    of_kind,
     render,
     workloads,
 )
@@ -38,7 +38,7 @@ def test_every_object_is_valid(folder: Path, version: str) -> None:
 
 
 def test_an_unknown_field_is_refused() -> None:
-    (job,) = of_kind(render(OVERLAYS[0]), "Job")
+    job = named(render(OVERLAYS[0]), "Job", "gradmesh-trainer")
     job["spec"]["backoffLimitPerIndx"] = 1
 
     with pytest.raises(Exception, match="backoffLimitPerIndx"):

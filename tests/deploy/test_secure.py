@@ -1,15 +1,20 @@
-"""The component `tls` with real certificates: roles and mutual TLS as the manifests have them."""
+"""Tokens by default, and the component `tls` with real certificates as the manifests have them."""
 
 import base64
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
+import gradmesh as gm
+from gradmesh.engine.optim import SGD
 from gradmesh.launch.kubernetes.api import KubernetesOptions
+from gradmesh.launch.kubernetes.forward import close_forward
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
-from gradmesh.protos.errors import MeshError
+from gradmesh.launch.launcher import ClusterRequest
+from gradmesh.protos.errors import Forbidden, MeshError, Unauthenticated
 from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.network import SecurityConfig
 from tests.deploy.emulator.cluster import EmulatedCluster
@@ -17,6 +22,7 @@ from tests.deploy.emulator.resources import CORE
 from tests.deploy.emulator.server import wait_until
 from tests.deploy.manifests import COMBINATIONS, Object, needs_kubectl, of_kind, render
 from tests.deploy.test_kubectl import kubectl
+from tests.deploy.user import launcher
 
 pytestmark = [needs_kubectl, pytest.mark.slow]
 
@@ -50,7 +56,13 @@ def test_mutual_tls_with_roles_trains_and_refuses_other_clients(
     (namespace,) = of_kind(render(folder), "Namespace")
     emulated.objects.create(NAMESPACES, "", namespace)
     authority = trustme.CA()
-    files: dict[str, dict[str, bytes]] = {"gradmesh-token": {"token": b"a-token-of-this-cluster"}}
+    files: dict[str, dict[str, bytes]] = {
+        "gradmesh-token": {
+            "token": b"a-token-of-this-cluster",
+            "tokens": b"admin:a-token-of-this-cluster",
+        },
+        "other-token": {"token": b"a-token-of-another-cluster"},
+    }
     for certificate in of_kind(render(folder), "Certificate"):
         if not certificate["spec"].get("isCA"):
             files[certificate["spec"]["secretName"]] = issue(authority, certificate, emulated)
@@ -85,7 +97,7 @@ def test_mutual_tls_with_roles_trains_and_refuses_other_clients(
             tls_authority_file=tmp_path / "gradmesh-client-tls/ca.crt",
             tls_certificate_file=own / "tls.crt" if who else None,
             tls_key_file=own / "tls.key" if who else None,
-            token_file=tmp_path / "gradmesh-token/token" if token else None,
+            token_file=tmp_path / ("gradmesh-token" if token else "other-token") / "token",
         )
         there = KubernetesLauncher("gradmesh", KubernetesOptions(kubeconfig=admin))
         try:
@@ -100,4 +112,35 @@ def test_mutual_tls_with_roles_trains_and_refuses_other_clients(
     wait_until(result, 150)
     assert ask("admin") is not None
     assert ask(None) is None, "without a certificate"
-    assert ask("client", token=False) is None, "without the token"
+    assert ask("client", token=False) is None, "with the token of another cluster"
+
+
+def test_forwarding_ports_is_not_enough_and_a_viewer_only_reads(
+    emulated: EmulatedCluster, tmp_path: Path
+) -> None:
+    (rule,) = (
+        rule
+        for rule in emulated.api.roles["viewer"][0]["rules"]
+        if "pods/portforward" in rule["resources"]
+    )
+    listing = {"apiGroups": ["", "apps", "batch"], "verbs": ["list"]}
+    resources = ["pods", "statefulsets", "jobs"]
+    emulated.api.roles["forwarder"] = [{"rules": [rule, {**listing, "resources": resources}]}]
+    emulated.api.kubeconfig(tmp_path, "forwarder")
+    operator = launcher(tmp_path)
+    spec: dict[str, Any] = {"rows": 10, "dim": 2, "optimizer": SGD(lr=0.1)}
+    try:
+        with gm.connect(operator.up(ClusterRequest(parameter_servers=1, trainers=0))) as mesh:
+            mesh.table("of-the-operator", **spec)
+        close_forward(operator._api, operator.name)  # the next user's forward is another one
+
+        for user, refused in (("forwarder", Unauthenticated), ("viewer", Forbidden)):
+            there = launcher(tmp_path, user)
+            address = there.status().address
+            with pytest.raises(refused):
+                gm.connect(address)
+            if user == "viewer":
+                assert fetch(address, SecurityConfig(), 20.0).tables == ("of-the-operator",)
+            close_forward(there._api, there.name)
+    finally:
+        operator.down(50)

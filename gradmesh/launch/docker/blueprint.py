@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
+from gradmesh.launch.authentication import needs_token
 from gradmesh.launch.docker.engine import Engine
 from gradmesh.launch.job_secrets import SecretsInJobFile, read_job_file, refuse_secrets
 from gradmesh.launch.launcher import ClusterRequest
@@ -24,6 +25,9 @@ _REMEDY = (
     "keep them outside its folder, and give them as flags or variables, such as --token-file FILE: "
     "each is then mounted by itself, read-only"
 )
+_TOKEN = "/var/lib/gradmesh/token"
+TOKEN_FILE = f"{_TOKEN}/token"
+"""The cluster's token in its containers."""
 
 
 @final
@@ -40,6 +44,22 @@ class Blueprint:
         self._engine = engine
         self._image = image
         self._request = request
+        # Of this machine's variables only the settings are sent.
+        self._makes_token = needs_token(request.settings, {}, request.config)
+
+    def token_maker(self) -> dict[str, Any] | None:
+        """Return the arguments of a container that makes the token; None if none is needed."""
+        if not self._makes_token:
+            return None
+        return {
+            "image": self._image,
+            "command": ["token", TOKEN_FILE],
+            "volumes": {self._engine.make_volume("token"): {"bind": _TOKEN, "mode": "rw"}},
+            "network_mode": "none",
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges:true"],
+            "remove": True,
+        }
 
     def check(self) -> None:
         """Check that no secrets are in the job's file, or in its folder, which containers see.
@@ -116,6 +136,9 @@ class Blueprint:
                 # The engine restarts a container only when its process has ended.
                 f"{section}.replace": True,
             }
+        if self._makes_token:
+            # The network is a bridge of this machine.
+            own |= {"security.token_file": TOKEN_FILE, "security.allow_plaintext_token": True}
         if role == "parameter-server":
             own["parameter_server.state_dir"] = _STATE
         if role == "worker":
@@ -139,6 +162,8 @@ class Blueprint:
         volumes = {}
         if role in ("coordinator", "parameter-server"):
             volumes[self._engine.make_volume(process)] = {"bind": _STATE, "mode": "rw"}
+        if self._makes_token:
+            volumes[self._engine.volume_name("token")] = {"bind": _TOKEN, "mode": "ro"}
         for _, file, inside in self._secrets():
             volumes[str(file)] = {"bind": inside, "mode": "ro"}
         if self._request.config is not None:

@@ -1,18 +1,20 @@
 """The launcher of containers: a label on one engine's objects names their cluster."""
 
+import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import final
 
-from gradmesh.launch.docker.blueprint import COORDINATOR_PORT, IMAGE, Blueprint
+from gradmesh.launch.docker.blueprint import COORDINATOR_PORT, IMAGE, TOKEN_FILE, Blueprint
 from gradmesh.launch.docker.engine import (
     ORDER,
     PROCESS,
     ROLE,
     Container,
     ContainerLogs,
+    DockerRejected,
     Engine,
     ImageMissing,
     refusals,
@@ -29,7 +31,10 @@ from gradmesh.launch.launcher import (
     Role,
 )
 from gradmesh.launch.logs import readable
+from gradmesh.sdk.process.local_token import publish_until_exit
 from gradmesh.sdk.process.network import split
+
+_log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 _TAIL = 20
@@ -52,6 +57,7 @@ class DockerLauncher(Launcher):
         self._engine = Engine(name)
         self._image = image or IMAGE
         self._ready_s = ready_s
+        self._published = ""
 
     def up(self, request: ClusterRequest) -> str:
         """Create and start all containers, the coordinator first."""
@@ -62,6 +68,7 @@ class DockerLauncher(Launcher):
         self._check_image()
         try:
             self._engine.make_network()
+            self._make_token(blueprint)
             for role, process in blueprint.processes():
                 port = _free_port(request.listen) if role == "coordinator" else 0
                 self._start(blueprint.container(role, process, port))
@@ -90,8 +97,10 @@ class DockerLauncher(Launcher):
         """Read the state of the containers."""
         containers = self._found()
         ports = containers[0].attrs["HostConfig"]["PortBindings"][f"{COORDINATOR_PORT}/tcp"]
+        address = f"127.0.0.1:{ports[0]['HostPort']}"
+        self._publish_token(containers[0], address)
         return ClusterView(
-            address=f"127.0.0.1:{ports[0]['HostPort']}",
+            address=address,
             processes=[_view(container) for container in containers],
         )
 
@@ -136,6 +145,33 @@ class DockerLauncher(Launcher):
             self._engine.client.images.get(self._image)
         except docker.errors.ImageNotFound:
             raise ImageMissing(self._image) from None
+
+    def _make_token(self, blueprint: Blueprint) -> None:
+        import docker
+
+        arguments = blueprint.token_maker()
+        if arguments is None:
+            return
+        with refusals("make the token"):
+            try:
+                self._engine.client.containers.run(**arguments)
+            except docker.errors.ContainerError as error:
+                raise DockerRejected("make the token", str(error)) from None
+
+    def _publish_token(self, coordinator: Container, address: str) -> None:
+        """Let this process's clients find the token, which is in a volume of the engine."""
+        import docker
+
+        if self._published == address:
+            return
+        try:
+            read = coordinator.exec_run(["cat", TOKEN_FILE])
+            if read.exit_code == 0:
+                publish_until_exit(address, read.output.decode("ascii").strip())
+                self._published = address
+        except (docker.errors.APIError, OSError) as error:
+            # It restarts, or other users control the folder; clients can be given the file.
+            _log.info("the token was not published", extra={"error": str(error)})
 
     def _start(self, arguments: dict[str, object]) -> None:
         with refusals(f"start {arguments['name']}"):

@@ -30,6 +30,7 @@ _FOLLOW_S = 86400.0
 # kind: (its API, its name in the methods of that API)
 _KINDS = {
     "ConfigMap": ("CoreV1Api", "config_map"),
+    "Secret": ("CoreV1Api", "secret"),
     "Service": ("CoreV1Api", "service"),
     "ServiceAccount": ("CoreV1Api", "service_account"),
     "PersistentVolumeClaim": ("CoreV1Api", "persistent_volume_claim"),
@@ -86,6 +87,17 @@ class Api:
         """
         kind, name = made["kind"], made["metadata"]["name"]
         return self._call(f"create {kind} {name}", kind, "create", self.namespace, body=made)
+
+    def read(self, kind: str, name: str) -> Object | None:
+        """Return an object, or None if it does not exist or the user may not read it."""
+        try:
+            return self._call(f"read {kind} {name}", kind, "read", name, self.namespace)
+        except KubernetesForbidden:
+            return None
+        except KubernetesRejected as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return None
 
     def find(self, kind: str, labels: str) -> list[Object]:
         """Return the objects with labels, such as `a=b,c=d`."""

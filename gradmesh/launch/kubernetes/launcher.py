@@ -8,7 +8,7 @@ from typing import ClassVar, final
 from gradmesh.launch.errors import CannotScale, ClusterExists, ClusterFailed, NoCluster
 from gradmesh.launch.foreground import follow_remote
 from gradmesh.launch.job_secrets import secret_files
-from gradmesh.launch.kubernetes.api import Api, KubernetesOptions
+from gradmesh.launch.kubernetes.api import Api, KubernetesOptions, Object
 from gradmesh.launch.kubernetes.errors import (
     KubernetesRejected,
     NamespaceMissing,
@@ -18,7 +18,15 @@ from gradmesh.launch.kubernetes.files import Files, files_of
 from gradmesh.launch.kubernetes.forward import close_forward, forwarded
 from gradmesh.launch.kubernetes.manifests import IMAGE, Manifests
 from gradmesh.launch.kubernetes.pods import PodLogs, Pods, selector
+from gradmesh.launch.kubernetes.secrets import (
+    reader_secret,
+    reader_token_name,
+    token_in,
+    token_name,
+    token_secret,
+)
 from gradmesh.launch.launcher import ClusterRequest, ClusterView, Launcher, Role
+from gradmesh.sdk.process.local_token import publish_until_exit
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +73,7 @@ class KubernetesLauncher(Launcher):
         self._ready_s = ready_s
         # Whether this launcher has created objects, which it then has to remove.
         self.created = False
+        self._published = ""
 
     def up(self, request: ClusterRequest) -> str:
         """Create the objects of a cluster, and wait for its coordinator."""
@@ -101,7 +110,7 @@ class KubernetesLauncher(Launcher):
         objects = Manifests(self.name, request, image, files).objects()
         created = []
         try:
-            for made in objects:
+            for made in (*self._secrets(), *objects):
                 self._api.create(made)
                 created.append(made)
                 self.created = True
@@ -230,7 +239,34 @@ class KubernetesLauncher(Launcher):
             found = Pods(self._api, self.name).of("coordinator")
             return str(found[-1]["metadata"]["name"]) if found else None
 
-        return forwarded(self._api, self.name, pod, _PORT)
+        address = forwarded(self._api, self.name, pod, _PORT)
+        self._publish_token(address)
+        return address
+
+    def _secrets(self) -> list[Object]:
+        """Return the tokens of a new cluster; those of a former one of its name are kept."""
+        if self._api.read("Secret", token_name(self.name)) is not None:
+            return []
+        reader = reader_secret(self.name)
+        return [reader, token_secret(self.name, reader)]
+
+    def _publish_token(self, address: str) -> None:
+        """Let this process's clients find the best token that the user may read."""
+        if self._published == address:
+            return
+        for name in (token_name(self.name), reader_token_name(self.name)):
+            secret = self._api.read("Secret", name)
+            if secret is not None:
+                break
+        else:
+            _log.info("you may read no token of the cluster", extra={"cluster": self.name})
+            return
+        try:
+            publish_until_exit(address, token_in(secret))
+        except OSError as error:
+            _log.warning("the token was not published", extra={"error": str(error)})
+            return
+        self._published = address
 
     def remove(self, timeout_s: float) -> bool:
         """Remove all objects of the cluster; return whether no pod had to be killed."""
@@ -249,6 +285,8 @@ class KubernetesLauncher(Launcher):
             for one in self._api.find(kind, labels):
                 # What the user deploys into a cluster has other components.
                 self._api.delete(kind, one["metadata"]["name"])
+        for name in (token_name(self.name), reader_token_name(self.name)):
+            self._api.delete("Secret", name)
         close_forward(self._api, self.name)
         return in_order
 

@@ -21,7 +21,9 @@ NAME = "app.kubernetes.io/name"
 _FILES = ("coordinator.yaml", "parameter-server.yaml", "trainer.yaml", "network.yaml")
 _BASE_NAME = "gradmesh"
 # Names of objects; what is between them and a word's end are labels, images and paths.
-_NAMED = re.compile(rf"\b{_BASE_NAME}-(coordinator|parameter-server|trainer|settings|job|deny)\b")
+_NAMED = re.compile(
+    rf"\b{_BASE_NAME}-(coordinator|parameter-server|trainer|settings|job|deny|token)\b"
+)
 # Paths of this machine: pods have other paths for certificates, tokens and state folders.
 _NOT_SENT = ("security.", "process.lifeline", "metrics.listen")
 _CODE_PATH, _JOB_PATH = "/etc/gradmesh/code", "/etc/gradmesh/job"

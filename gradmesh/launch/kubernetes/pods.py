@@ -34,7 +34,8 @@ class Pods:
     def __init__(self, api: Api, cluster: str) -> None:
         labels = selector(cluster)
         self.sets = {_role(one): one for one in api.find("StatefulSet", labels)}
-        self.jobs = api.find("Job", labels)
+        # Another Job makes the tokens.
+        self.jobs = [one for one in api.find("Job", labels) if _role(one) in ROLES]
         pods = [pod for pod in api.find("Pod", labels) if _role(pod) in ROLES]
         # Oldest first: a later pod of an index replaces a former one.
         self.all = sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))

@@ -34,6 +34,7 @@ class EmulatedCluster:
         self.api = ApiServer(**options)
         self.objects = self.api.objects
         self.node = node(self.objects, folder, {f"gradmesh:{VERSION}"})
+        self.node.api = self.api
         self.api.log_of = self.node.log_of
         self.api.address_of = self.node.address_of
         self.objects.on_delete = self._on_delete
@@ -161,7 +162,10 @@ class EmulatedCluster:
                     reason = f"container trainer failed with exit code {code} (podFailurePolicy)"
             elif phase != "Failed":
                 active.add(index)
-        if any(count > spec["backoffLimitPerIndex"] for count in failures.values()):
+        if any(
+            count > spec.get("backoffLimitPerIndex", spec.get("backoffLimit"))
+            for count in failures.values()
+        ):
             reason = "too many failed indexes"
         news = {"active": len(active), "succeeded": len(done), "failed": sum(failures.values())}
         if reason:

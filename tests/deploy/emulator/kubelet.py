@@ -47,6 +47,8 @@ class Kubelet:
         self._block = f"{secrets.randbelow(200) + 20}.{secrets.randbelow(250) + 1}"
         self._threads: list[threading.Thread] = []
         self._closed = False
+        # Set by the cluster before the first pod starts.
+        self.api: Any = None
 
     def address(self, host: str) -> str:
         """Return the address of a pod or service by its host name; it stays."""
@@ -114,6 +116,12 @@ class Kubelet:
             waiting = {"reason": "ErrImagePull", "message": f"{container['image']}: not found"}
             self._status(pod, phase="Pending", containers=[{"state": {"waiting": waiting}}])
             return
+        # Without its Secrets a pod stays in the state ContainerCreating.
+        while not self._has_secrets(pod):
+            if self._closed or self._is_deleted(pod):
+                self._objects.remove("pods", meta["namespace"], meta["name"])
+                return
+            time.sleep(0.05)
         restarts, always = 0, pod["spec"].get("restartPolicy", "Always") == "Always"
         while True:
             code = self._run_container(pod, container, restarts)
@@ -131,24 +139,55 @@ class Kubelet:
             restarts += 1
             time.sleep(0.2)
 
+    def _has_secrets(self, pod: Object) -> bool:
+        namespace = pod["metadata"]["namespace"]
+        present = {one["metadata"]["name"] for one in self._objects.list("secrets", namespace)}
+        volumes = pod["spec"].get("volumes", ())
+        return {v["secret"]["secretName"] for v in volumes if "secret" in v} <= present
+
     def _run_container(self, pod: Object, container: Object, restarts: int) -> int:
         place = Volumes(pod, self._objects, self._folder)
         values = _environment(pod, container, self._objects)
         with self._log_file(pod).open("ab") as log:
             process = self.launch(pod, container, values, place, log)
         self._processes[pod["metadata"]["uid"]] = process
-        probe = container["readinessProbe"]["httpGet"]
-        (port,) = (p["containerPort"] for p in container["ports"] if p["name"] == probe["port"])
-        url = f"http://{self.address_of(pod)}:{port}{probe['path']}"
+        url = self._probe(pod, container)
         running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
         while process.poll() is None:
-            state = {"state": running, "restartCount": restarts, "ready": _answers(url)}
+            state = {
+                "state": running,
+                "restartCount": restarts,
+                "ready": url is None or _answers(url),
+            }
             self._status(pod, "Running", [state])
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.1)
         if process.stdin is not None:
             process.stdin.close()
         return process.returncode
+
+    def _probe(self, pod: Object, container: Object) -> str | None:
+        if "readinessProbe" not in container:
+            return None
+        probe = container["readinessProbe"]["httpGet"]
+        (port,) = (p["containerPort"] for p in container["ports"] if p["name"] == probe["port"])
+        return f"http://{self.address_of(pod)}:{port}{probe['path']}"
+
+    def account(self, pod: Object, place: "Volumes") -> tuple[str, Path] | None:
+        """Return the API server and the folder of the pod's account, if the pod may call it.
+
+        The account has the Role of its name, as the binding in the manifests gives it.
+        """
+        if not pod["spec"].get("automountServiceAccountToken", True):
+            return None
+        namespace, name = pod["metadata"]["namespace"], pod["spec"]["serviceAccountName"]
+        token = f"account-{namespace}-{name}"
+        self.api.roles[token] = [self._objects.get("roles", namespace, name)]
+        folder = place.scratch / "account"
+        folder.mkdir(exist_ok=True)
+        (folder / "token").write_text(token)
+        (folder / "namespace").write_text(namespace)
+        return self.api.url, folder
 
     def launch(
         self,
@@ -167,8 +206,13 @@ class Kubelet:
             if name != "NUMBA_CACHE_DIR"
         }
         environment["GRADMESH_PROCESS_LIFELINE"] = "true"
+        program = container.get("command", ["python", "-m", "gradmesh"])
+        arguments = list(container["args"])
+        account = self.account(pod, place)
+        if account is not None:
+            arguments += ["--server", account[0], "--account", str(account[1])]
         return subprocess.Popen(
-            [sys.executable, "-m", "gradmesh", *container["args"]],
+            [sys.executable, *program[1:], *arguments],
             env=environment,
             cwd=place.scratch,
             # A lifeline: no process outlives the test.
@@ -270,7 +314,7 @@ def _environment(pod: Object, container: Object, objects: Objects) -> dict[str, 
     namespace = pod["metadata"]["namespace"]
     for source in container.get("envFrom", ()):
         values |= objects.get("configmaps", namespace, source["configMapRef"]["name"])["data"]
-    for one in container["env"]:
+    for one in container.get("env", ()):
         text = one.get("value")
         if text is None:
             text = _from(pod, one["valueFrom"])

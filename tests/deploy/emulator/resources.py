@@ -43,6 +43,7 @@ CORE = (
     Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
     Resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
     Resource("rbac.authorization.k8s.io", "v1", "Role", "roles"),
+    Resource("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings"),
     Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False),
 )
 

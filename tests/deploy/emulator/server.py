@@ -93,7 +93,7 @@ class ApiServer:
                 return one
         raise Refused(404, "NotFound", "the server could not find the requested resource")
 
-    def allow(self, token: str, verb: str, group: str, resource: str) -> None:
+    def allow(self, token: str, verb: str, group: str, resource: str, name: str = "") -> None:
         self.used.add((verb, group, resource))
         roles = self.roles.get(token)
         if roles is None:
@@ -104,6 +104,7 @@ class ApiServer:
                     group in rule["apiGroups"]
                     and resource in rule["resources"]
                     and verb in rule["verbs"]
+                    and (not rule.get("resourceNames") or name in rule["resourceNames"])
                 ):
                     return
         raise Refused(
@@ -205,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         verb = _VERBS.get(self.command, "get" if name else "list")
         full = f"{resource.plural}/{found['sub']}" if found["sub"] else resource.plural
-        api.allow(token, verb, resource.group, full)
+        api.allow(token, verb, resource.group, full, name)
         if found["sub"] == "log":
             return self._log(objects.get("pods", namespace, name))
         if found["sub"] == "portforward":

@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,32 @@ def test_token_does_not_leave_the_machine_in_the_clear(
     config = SecurityConfig(token_file=secret, allow_plaintext_token=allowed)
 
     assert (list(config.problems_at("listen", address)) == []) is safe
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "some-host:1"])
+@pytest.mark.parametrize(
+    ("settings", "served"),
+    [
+        ({}, False),
+        ({"tls_certificate_file": Path("c"), "tls_key_file": Path("k")}, False),
+        ({"insecure": True}, True),
+        ({"token_file": Path("t"), "allow_plaintext_token": True}, True),
+        ({"tokens_file": Path("t"), "allow_plaintext_token": True}, True),
+        ({"tls_authority_file": Path("a"), "tls_require_client_certificate": True}, True),
+    ],
+)
+def test_other_machines_are_served_only_with_authentication(
+    address: str, settings: dict[str, Any], served: bool
+) -> None:
+    config = SecurityConfig(**settings)
+
+    if served:
+        config.check_listen("worker.listen", address)
+    else:
+        with pytest.raises(ConfigError, match=r"worker\.listen: .* can be reached from other"):
+            config.check_listen("worker.listen", address)
+    config.check_listen("worker.listen", "127.0.0.1:0")
+    config.check_listen("worker.listen", "[::1]:0")
 
 
 def test_token_may_travel_under_tls(secret: Path) -> None:

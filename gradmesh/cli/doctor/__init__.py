@@ -1,0 +1,1 @@
+"""`gradmesh doctor`: what is wrong with a set-up, in an operator's words."""
