@@ -1,5 +1,4 @@
 import json
-import platform
 import resource
 import signal
 import subprocess
@@ -8,9 +7,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-import psutil
-
-from gradmesh.sdk.process.process import keep_big_buffers, raise_file_limit, release_free_memory
+from gradmesh.sdk.process.process import raise_file_limit
 from tests.own_process import in_own_process as in_own_process
 
 CHILD = """
@@ -46,25 +43,6 @@ def test_process_says_its_configuration_serves_metrics_and_drains() -> None:
     ]
     assert lines[0]["config"]["metrics"] == {"listen": "127.0.0.1:0"}
     assert {line["role"] for line in lines} == {"oven-0"}
-
-
-def test_allocator_is_tuned_where_it_is_glibc() -> None:
-    assert keep_big_buffers() is (platform.libc_ver()[0] == "glibc")
-
-
-def _resident_after_release() -> tuple[int, int]:
-    keep_big_buffers()
-    blocks = [bytes(100_000) for _ in range(1000)]
-    del blocks
-    before = psutil.Process().memory_info().rss
-    release_free_memory()
-    return before, psutil.Process().memory_info().rss
-
-
-def test_free_memory_returns_to_the_system(in_own_process: Callable[..., Any]) -> None:
-    before, after = in_own_process(_resident_after_release)
-
-    assert after < before - 50_000_000
 
 
 def _raised_limit() -> tuple[int, tuple[int, int]]:

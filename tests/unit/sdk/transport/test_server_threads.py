@@ -86,8 +86,8 @@ def test_a_large_response_that_is_not_read_is_dropped(
     done = threading.Event()
     large.ends.append(done.set)
 
-    threads.record(small, 10, 10)
-    threads.record(large, 10, 2 << 20)
+    threads.limit_response(small, 10)
+    threads.limit_response(large, 2 << 20)
 
     assert done.wait(30)
     assert not small.cancelled
