@@ -20,7 +20,7 @@ from gradmesh.engine.autograd.ops import cat
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from gradmesh.sdk.autograd import step_context
 from gradmesh.sdk.mesh.connect import join_mesh
-from gradmesh.sdk.process.process import keep_big_buffers
+from gradmesh.sdk.process.memory import keep_big_buffers
 from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.trainer.process_group import connect
 

@@ -21,7 +21,7 @@ from gradmesh.launch.local import LocalCluster
 _PROCESSES = 4
 """Processes that share a kind of load."""
 
-_SETTLE_S = 20.0
+_SETTLE_S = 90.0
 
 
 @final
@@ -103,11 +103,17 @@ class _Scene:
         self._on_row(row)
 
     def settle(self) -> None:
-        """Wait until the server has ended the threads of clients that left."""
+        """Wait until the processes have returned what clients that left had used, or for long."""
         until = time.monotonic() + _SETTLE_S
-        before = self.rows[0].threads
-        while self._status("parameter-server")["Threads"] > before and time.monotonic() < until:
-            time.sleep(0.1)
+        before = self.rows[0]
+        while time.monotonic() < until:
+            server, coordinator = self._status("parameter-server"), self._status("coordinator")
+            if (
+                server["VmRSS"] / 1024 <= before.memory_mib * 1.1
+                and coordinator["VmRSS"] / 1024 <= before.coordinator_mib * 1.1
+            ):
+                return
+            time.sleep(0.2)
 
     def _status(self, role: str) -> dict[str, int]:
         lines = Path(f"/proc/{self._pids[role]}/status").read_text().splitlines()

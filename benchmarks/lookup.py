@@ -186,7 +186,7 @@ def batch(variant: int) -> NDArray[np.int64]:
 def main(address: str, lanes: list[Any]) -> None:
     """Open the tables over each lane and serve the parent."""
     import gradmesh as gm
-    from gradmesh.sdk.process.process import keep_big_buffers
+    from gradmesh.sdk.process.memory import keep_big_buffers
 
     # As every process of a cluster does at its start.
     keep_big_buffers()

@@ -16,8 +16,8 @@ from gradmesh.benchmarks.lookup import run_lanes
 from gradmesh.benchmarks.processes import serve, timed
 from gradmesh.benchmarks.report import HEADING, Echo, Row, as_json, show_line
 from gradmesh.launch.local import LocalCluster
+from gradmesh.sdk.process.memory import keep_big_buffers
 from gradmesh.sdk.process.network import TransportConfig
-from gradmesh.sdk.process.process import keep_big_buffers
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.agent import Agent
 

@@ -15,7 +15,7 @@ from gradmesh.engine.autograd import as_tensor
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.sdk.autograd import context, step_context
 from gradmesh.sdk.mesh.connect import join_mesh
-from gradmesh.sdk.process.process import keep_big_buffers
+from gradmesh.sdk.process.memory import keep_big_buffers
 from gradmesh.trainer.data import DataConfig
 from gradmesh.trainer.data.stream import begin
 from gradmesh.trainer.job.checkpoints import Checkpoints

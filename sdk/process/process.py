@@ -4,7 +4,6 @@ It ends on a signal, on a request, or when its parent is gone. Callbacks drain i
 within one deadline, and a watcher thread ends a process that hangs in its drain by `os._exit`.
 """
 
-import ctypes
 import gc
 import logging
 import os
@@ -23,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.process.config import section_as_dict
 from gradmesh.sdk.process.log import LogConfig, set_up_logging
+from gradmesh.sdk.process.memory import MemoryTrimmer, keep_big_buffers
 from gradmesh.sdk.process.metrics import MetricsConfig, MetricsEndpoint, new_registry
 from gradmesh.sdk.process.network import SecurityConfig, TransportConfig
 from gradmesh.sdk.process.setting import Section, setting
@@ -206,48 +206,6 @@ class _Signals:
         os.close(self._reader)
 
 
-# Numbers from glibc's malloc.h.
-_M_TRIM_THRESHOLD = -1
-_M_TOP_PAD = -2
-_M_MMAP_THRESHOLD = -3
-
-_MMAP_BYTES = 1 << 30
-# Older glibc refuses more than this.
-_MMAP_BYTES_OLD = 32 << 20
-# mallopt takes a C int, so the trim threshold stays just below 2 GiB.
-_TRIM_BYTES = (1 << 31) - 1
-_PAD_BYTES = 64 << 20
-
-
-def keep_big_buffers() -> bool:
-    """Make malloc keep freed big buffers instead of returning them to the kernel.
-
-    Otherwise a response of 16 MiB page-faults on each call, which costs more than the copy. Call
-    once, at process start. The price is a higher resident size after a peak.
-
-    Returns:
-        Whether the allocator accepted the settings; False without glibc, where nothing changes.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    if mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES) != 1:
-        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES_OLD)
-    trimmed: int = mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
-    padded: int = mallopt(_M_TOP_PAD, _PAD_BYTES)
-    return trimmed == 1 and padded == 1
-
-
-def release_free_memory() -> None:
-    """Return the free memory of malloc to the kernel; for quiet moments after big messages."""
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):
-        return  # without glibc
-    trim(0)
-
-
 def raise_file_limit() -> int:
     """Raise the limit of open descriptors to the hard limit; return it.
 
@@ -331,6 +289,8 @@ class Process:
         _log.info("starting", extra={"pid": os.getpid(), "config": effective})
         fault.plan(self.role, self._config.lifecycle.faults, self._config.lifecycle.fault_marks)
         self.life.__enter__()
+        trimmer = MemoryTrimmer()
+        self.life.on_drain("memory", lambda _: trimmer.close())
         try:
             self._serve_metrics()
         except BaseException:

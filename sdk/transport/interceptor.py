@@ -107,7 +107,6 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
     def _refusal(self, path: str, failure: MeshError) -> "Handler":
         """Return a handler that responds at once with an error, and receives no request."""
         self._metrics.observe(path, failure.reason, 0.0, 0, 0)
-        self._threads.record_refusal()
 
         def refuse(requests: Any, context: grpc.ServicerContext) -> None:
             context.abort_with_status(to_status(failure))
@@ -144,7 +143,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
             self._observe(path, failure, time.perf_counter() - begun, request, response)
             if failure is not None:
                 context.abort_with_status(to_status(failure))
-            self._threads.record(context, len(request), len(response))
+            self._threads.limit_response(context, len(response))
             return response
 
         behaviour: Any = guarded

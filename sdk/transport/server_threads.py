@@ -12,10 +12,9 @@ import grpc
 from gradmesh.protos import limits
 from gradmesh.protos.errors import LaneUnavailable, Overloaded
 from gradmesh.protos.rpcs import RESERVED
-from gradmesh.sdk.process.process import release_free_memory
 from gradmesh.sdk.transport.call import UNRESTRICTED, Caller
 from gradmesh.sdk.transport.call_pool import CallPool, InlinePool
-from gradmesh.sdk.transport.lane.arena import BIG_BYTES, IdleTrimmer
+from gradmesh.sdk.transport.lane.arena import BIG_BYTES
 from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE
 from gradmesh.sdk.transport.request_body import BodyReader, body_limit_s, end_late_call
 from gradmesh.sdk.transport.watchdog import Watchdog
@@ -56,7 +55,6 @@ class ServerThreads:
         self._places = {f"/{path}": Place(self._lease, lease) for path in RESERVED}
         self._places[EXCHANGE.path] = Place(self._streams, main)
         self._default = Place(self.main, main)
-        self._trimmer = IdleTrimmer(release_free_memory)
 
     def take(self, path: str, caller: Caller) -> Place:
         """Return where to serve the call that gRPC submits next on this thread.
@@ -78,18 +76,10 @@ class ServerThreads:
             "caller; send fewer at once"
         )
 
-    def record_refusal(self) -> None:
-        """Record a call that was refused; what it has sent until then was discarded."""
-        self._trimmer.record()
-
-    def record(self, context: grpc.ServicerContext, received: int, sending: int) -> None:
-        """Record the size of a call whose response is about to be sent."""
-        if received <= BIG_BYTES and sending <= BIG_BYTES:
-            return
-        self._trimmer.record()
-        if sending > BIG_BYTES:
-            # It is held until the client has read it, at the client's deadline at the latest.
-            self.watchdog.begin(context, time.monotonic() + body_limit_s(sending))
+    def limit_response(self, context: grpc.ServicerContext, size: int) -> None:
+        """Drop a large response if the client does not read it in time."""
+        if size > BIG_BYTES:
+            self.watchdog.begin(context, time.monotonic() + body_limit_s(size))
             if not context.add_callback(lambda: self.watchdog.end(context)):
                 self.watchdog.end(context)
 
@@ -97,5 +87,4 @@ class ServerThreads:
         """Serve no more calls."""
         for pool in (self.main, self._lease, self._streams):
             pool.shutdown(wait=False, cancel_futures=True)
-        self._trimmer.close()
         self.watchdog.close()

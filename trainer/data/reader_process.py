@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmesh.sdk.process.process import keep_big_buffers
+from gradmesh.sdk.process.memory import keep_big_buffers
 from gradmesh.trainer.data.blocks import Blocks
 from gradmesh.trainer.data.config import DataConfig
 from gradmesh.trainer.data.source import Source, Split, data_config_from

@@ -81,3 +81,17 @@ def test_address_in_use_is_named() -> None:
 
 def test_metrics_are_off_unless_asked_for() -> None:
     assert MetricsConfig().listen == "off"
+
+
+def test_health_asks_the_server_and_readiness_does_not() -> None:
+    answering = [True]
+
+    with MetricsEndpoint(
+        "127.0.0.1:0", new_registry(), lambda: True, answers=lambda: answering[0]
+    ) as endpoint:
+        before = get(endpoint.address, "/healthz")
+        answering[0] = False
+        after = get(endpoint.address, "/healthz"), get(endpoint.address, "/readyz")
+
+    assert before == (200, "ok\n")
+    assert after == ((503, "calls are not answered\n"), (200, "ok\n"))

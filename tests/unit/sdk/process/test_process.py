@@ -1,11 +1,14 @@
 import json
-import platform
+import resource
 import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
+from typing import Any
 
-from gradmesh.sdk.process.process import keep_big_buffers
+from gradmesh.sdk.process.process import raise_file_limit
+from tests.own_process import in_own_process as in_own_process
 
 CHILD = """
 import sys
@@ -42,5 +45,13 @@ def test_process_says_its_configuration_serves_metrics_and_drains() -> None:
     assert {line["role"] for line in lines} == {"oven-0"}
 
 
-def test_allocator_is_tuned_where_it_is_glibc() -> None:
-    assert keep_big_buffers() is (platform.libc_ver()[0] == "glibc")
+def _raised_limit() -> tuple[int, tuple[int, int]]:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    return raise_file_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def test_the_limit_of_open_files_is_raised(in_own_process: Callable[..., Any]) -> None:
+    limit, (soft, hard) = in_own_process(_raised_limit)
+
+    assert limit == soft == hard
