@@ -52,10 +52,13 @@ class ContextRecorder:
     def incoming(self, note: AutogradNote, tensors: Sequence[Tensor], worker: str) -> None:
         """Record a received message, and link its tensors to their origin.
 
+        It never creates a context: `handling` has done so for a request, and a reply belongs to
+        one that is open here.
+
         Raises:
-            ContextReleased: The context was released.
+            ContextReleased: The context was released, or is not open here.
         """
-        self._contexts.get_or_create(note.context).messages.receive(note, tensors, worker)
+        self._contexts.find(note.context).messages.receive(note, tensors, worker)
 
     def handling(self, note: AutogradNote) -> AbstractContextManager[object]:
         """Work in the context of a request; the first request creates it here.

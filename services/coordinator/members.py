@@ -29,7 +29,7 @@ class MemberLease:
     seen_at: float
     contexts: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Number of contexts open on it, by name and incarnation of their opener."""
-    session: bytes = b""
+    session: bytes = field(default=b"", repr=False)
     """Its session key; empty for one that sent none."""
 
 

@@ -6,10 +6,13 @@ import pytest
 
 import gradmesh as gm
 from gradmesh.protos.common.v1 import context_pb2, value_pb2, worker_pb2
-from gradmesh.protos.errors import Forbidden
+from gradmesh.protos.common.v1.autograd_pb2 import AutogradNote
+from gradmesh.protos.errors import ContextReleased, Forbidden
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.protos.ticket import TICKET_METADATA
+from gradmesh.sdk.autograd.participant import ContextRecorder
+from gradmesh.sdk.autograd.registry import ContextRegistry
 from gradmesh.sdk.process.network import TransportConfig
 from gradmesh.sdk.rpc.builtin import BACKWARD, GATHER
 from gradmesh.sdk.rpc.ids import GlobalId
@@ -214,3 +217,14 @@ def test_a_note_of_a_context_of_nobody_is_refused(start):
 
     with pytest.raises(Forbidden, match="no process 'victim' of incarnation"):
         ask(thief, victim, "Call", Frame(message, []))
+
+
+def test_a_reply_opens_and_ends_no_context():
+    contexts = ContextRegistry()
+    contexts.get_or_create(context_pb2.ContextId(worker="trainer", incarnation=5, counter=1))
+    invented = context_pb2.ContextId(worker="trainer", incarnation=2**64 - 1, counter=1)
+
+    with pytest.raises(ContextReleased):
+        ContextRecorder(contexts).incoming(AutogradNote(context=invented), [], "thief")
+
+    assert contexts.openers() == {("trainer", 5): 1}

@@ -22,6 +22,7 @@ from gradmesh.protos.coordinator.v1 import (
     reshard_pb2,
     status_pb2,
     table_pb2,
+    ticket_pb2,
 )
 from gradmesh.protos.owner.v1 import owner_pb2, owner_pb2_grpc
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as ps_pb2
@@ -217,6 +218,9 @@ def report(ask, generation):
     wanted = ask(status_pb2.RequestCheckpointRequest()).request
     written = status_pb2.Checkpoint(path="here", request=wanted)
     ask(status_pb2.ReportCheckpointRequest(name="plain", incarnation=5, checkpoint=written))
+    assert ask(ticket_pb2.IssueTicketsRequest(audiences=["ps-0"])).is_open
+    plain = worker_pb2.WorkerId(name="plain", incarnation=5)
+    assert list(ask(ticket_pb2.CheckWorkersRequest(workers=[plain])).registered) == [True]
     status = ask(status_pb2.GetStatusRequest())
     assert status.result["auc"] == 0.75
     assert list(status.tables) == ["users"]
