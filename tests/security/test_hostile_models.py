@@ -10,8 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from gradmesh.protos.errors import CheckpointCorrupt
 from gradmesh.sdk.checkpoint.manifest import DENSE, RunManifest
-from gradmesh.sdk.checkpoint.save import write_file
+from gradmesh.sdk.checkpoint.save import RunArrays, write_file
+from gradmesh.trainer.data.encoder import Vocabulary
 from gradmesh.trainer.errors import CodeNotTrusted, DataError
 from gradmesh.trainer.job.saved_model import load_model, save_checkpoint
 from gradmesh.trainer.job.spec import JobSpec
@@ -120,3 +122,25 @@ def test_a_checkpoint_does_not_choose_a_vocabulary_to_copy(tmp_path: Path) -> No
         save_checkpoint(folder, tmp_path / "served", None, secret)  # type: ignore[arg-type]
 
     assert not (tmp_path / "served").exists()
+
+
+def test_a_checkpoint_brings_its_own_vocabulary(tmp_path: Path, cluster: Any) -> None:
+    words = tmp_path / "words.safetensors"
+    Vocabulary([np.array([7, 3])], 5).save(words)
+    settings = JobSpec().as_dict()
+    settings["data"] |= {"ids": "vocabulary", "vocabulary": str(words)}
+    about = {"settings": settings, "fields": {"dense_features": 2, "rows": [100], "hots": None}}
+    folder = write_checkpoint(tmp_path / "a")
+    run_part = RunArrays(1, 1, about, {"model.w": np.ones(2, np.float32)}, words).write(folder)
+    seal_again(folder, lambda m: m.update(run=msgspec.to_builtins(run_part)))
+    words.unlink()
+
+    save_checkpoint(folder, tmp_path / "served", cluster.connect())
+
+    found = Vocabulary.load(tmp_path / "served/vocabulary.safetensors")
+    assert (found.rows, found.threshold) == ((4,), 5)
+    assert found.ids(np.array([[3], [7], [8]])).tolist() == [[3], [2], [1]]
+    with (folder / "vocabulary.safetensors").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(CheckpointCorrupt, match="vocabulary"):
+        save_checkpoint(folder, tmp_path / "other", cluster.connect())
