@@ -86,7 +86,7 @@ DESCRIPTIONS: dict[str, dict[str, Any]] = {
     "steps without end": {"settings": {"job": {"steps": 10**400}}},
     "a path with NUL": {"settings": {"data": {"train": ["a\0b"]}}},
     "half a character": {"settings": {"job": {"output": "\ud800"}}},
-    "nobody's home": {"settings": {"job": {"output": "~nobody-has-this-name/x"}}},
+    "the home of no user": {"settings": {"job": {"output": "~nobody-has-this-name/x"}}},
     "no fields": {"fields": None},
     "rows below 0": {"fields": {"dense_features": 1, "rows": [-1]}},
     "more features than tables": {"fields": {"dense_features": 1, "rows": [100] * 2}},
