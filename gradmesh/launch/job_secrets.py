@@ -6,34 +6,14 @@ A job's file is shown, sent and stored as plain text. The files of tokens and pr
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any
 
-from gradmesh.base_error import GradmeshError
 from gradmesh.sdk.process.bounded_file import read_toml
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.process.setting import ConfigError, Problem
 
 _SECTION = SecurityConfig.section
 _SUFFIX = "_file"
-
-
-@final
-class SecretsInJobFile(PermissionError, GradmeshError):
-    """A job's file names secrets, and would be sent to processes elsewhere.
-
-    Args:
-        job: The file.
-        keys: The settings that name secrets.
-        remedy: What to do about it.
-    """
-
-    exit_code: ClassVar[int] = 2
-
-    def __init__(self, job: Path, keys: list[str], remedy: str) -> None:
-        super().__init__(
-            f"[{_SECTION}] of {job} names {', '.join(keys)}, and secrets are not sent with a job's "
-            f"file; {remedy}"
-        )
 
 
 def read_job_file(job: Path) -> dict[str, Any]:
@@ -49,16 +29,26 @@ def read_job_file(job: Path) -> dict[str, Any]:
 
 
 def refuse_secrets(job: Path, tables: Mapping[str, Any], remedy: str) -> None:
-    """Check that a job's file names no secrets.
+    """Check that a job's file, which is sent to processes elsewhere, names no secrets.
+
+    Args:
+        job: The file.
+        tables: Its content.
+        remedy: How these processes get secrets.
 
     Raises:
-        SecretsInJobFile: It does.
+        ConfigError: It names some.
     """
     section = tables.get(_SECTION)
     named = section.items() if isinstance(section, dict) else ()
-    keys = [key for key, value in named if key.endswith(_SUFFIX) and value not in ("", "none")]
-    if keys:
-        raise SecretsInJobFile(job, keys, remedy)
+    text = f"names a secret, and secrets are not sent with a job's file; {remedy}"
+    problems = [
+        Problem(f"{_SECTION}.{key}", text, f"file {job}")
+        for key, value in named
+        if key.endswith(_SUFFIX) and value not in ("", "none")
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def secret_files(settings: Mapping[str, Any]) -> list[Path]:

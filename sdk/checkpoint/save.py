@@ -75,7 +75,10 @@ class RunArrays:
     def write(self, folder: Path) -> RunManifest:
         """Write the arrays into a folder."""
         file = write_file(folder, DENSE, self.dense)
-        words = None if self.vocabulary is None else _copy_file(self.vocabulary, folder, VOCABULARY)
+        words = None
+        if self.vocabulary is not None and self.vocabulary.is_file():
+            # Better a checkpoint without it, if it was removed meanwhile, than none.
+            words = _copy_file(self.vocabulary, folder, VOCABULARY)
         return RunManifest(self.world_size, self.batches, self.settings, file, words)
 
 

@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import random
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,10 @@ from gradmesh.protos.sharding import BUCKETS
 from gradmesh.sdk.checkpoint.manifest import COMPLETE, MANIFEST, Manifest, TableFiles
 from gradmesh.sdk.checkpoint.save import write_file
 from gradmesh.sdk.checkpoint.table_content import spec_dict
+from gradmesh.sdk.checkpoint.tensors import write_tensors
 from gradmesh.sdk.table.spec import make_spec
+from gradmesh.services.parameter_server.log.record import MAGIC
+from gradmesh.trainer.job.spec import JobSpec
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -75,6 +80,36 @@ def write_checkpoint(
     seal_text(folder, json.dumps(msgspec.to_builtins(manifest)).encode())
     seal_again(folder, change)
     return folder
+
+
+def write_model(folder: Path, name: str = "dlrm", **changes: Any) -> Path:
+    """Write the folder of a model with one categorical feature."""
+    settings = JobSpec().as_dict()
+    settings["model"]["name"] = name
+    fields = {"dense_features": 2, "rows": [100], "hots": None}
+    write_checkpoint(
+        folder / "tables",
+        change=lambda m: m["tables"][0].update(
+            spec={**m["tables"][0]["spec"], "name": "feature-0"}
+        ),
+    )
+    with (folder / "dense.safetensors").open("wb") as file:
+        write_tensors(file, {"top.0.weight": np.ones((2, 2), np.float32)})
+    content = {"gradmesh": "0", "settings": settings, "fields": fields, **changes}
+    (folder / "job.json").write_text(json.dumps(content))
+    return folder
+
+
+def log_record(described: bytes, arrays: bytes = b"", number: int = 1) -> bytes:
+    """Return a record of a log with the right checksums."""
+    body = described + arrays
+    checked = struct.pack("<QIQI", len(body), len(described), number, zlib.crc32(body))
+    return struct.pack("<II", MAGIC, zlib.crc32(checked)) + checked + body
+
+
+def log_description(record: Any, arrays: Any = ()) -> bytes:
+    """Return the description in a record."""
+    return msgspec.msgpack.encode({"record": record, "arrays": arrays})
 
 
 def tree_digest(*folders: Path) -> dict[str, str]:

@@ -29,13 +29,14 @@ from gradmesh.trainer.job.metrics_log import METRICS_FILE, read_metrics_log
 from gradmesh.trainer.job.saved_model import load_model
 from gradmesh.trainer.models import ModelConfig
 from tests.security.hostile_files import (
+    log_record,
     mutated,
     only_typed_errors,
     seal_text,
     tree_digest,
     write_checkpoint,
+    write_model,
 )
-from tests.security.test_hostile_files import _record, write_model
 
 Case = tuple[Path, Callable[[bytes], None]]
 
@@ -137,7 +138,7 @@ def _forged_record(folder: Path) -> Case:
     file.write_bytes(body)
 
     def forge(changed: bytes) -> None:
-        read(_record(changed[:described], changed[described:]))
+        read(log_record(changed[:described], changed[described:]))
 
     return file, forge
 

@@ -4,17 +4,13 @@ import hashlib
 import json
 import os
 import struct
-import subprocess
-import sys
 import uuid
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
-import msgspec
 import numpy as np
 import pytest
 
@@ -23,26 +19,22 @@ from gradmesh.sdk.checkpoint.manifest import (
     COMPLETE,
     DENSE,
     MANIFEST,
-    RunManifest,
     chain_of,
     read_manifest,
 )
 from gradmesh.sdk.checkpoint.row_files import NpzReader
-from gradmesh.sdk.checkpoint.save import write_file
 from gradmesh.sdk.checkpoint.store import open_store
-from gradmesh.sdk.checkpoint.tensors import map_tensors, parse_tensors, write_tensors
+from gradmesh.sdk.checkpoint.tensors import map_tensors, parse_tensors
 from gradmesh.sdk.process.config import load
 from gradmesh.sdk.process.setting import ConfigError
 from gradmesh.services.parameter_server.log.log import LogCorrupt, path_of, read_segment
-from gradmesh.services.parameter_server.log.record import MAGIC
 from gradmesh.trainer.data.encoder import Vocabulary
-from gradmesh.trainer.errors import CodeNotTrusted, DataError
+from gradmesh.trainer.errors import DataError
 from gradmesh.trainer.job.config import JobConfig
-from gradmesh.trainer.job.saved_model import load_model, save_checkpoint
-from gradmesh.trainer.job.spec import JobSpec
 from tests.own_process import peak_bytes
 from tests.security.hostile_files import (
-    seal_again,
+    log_description,
+    log_record,
     seal_text,
     tree_digest,
     write_checkpoint,
@@ -387,31 +379,21 @@ def _peak_of_npz(path: str) -> int:
     return peak_bytes(read)
 
 
-def _record(described: bytes, arrays: bytes = b"", number: int = 1) -> bytes:
-    body = described + arrays
-    checked = struct.pack("<QIQI", len(body), len(described), number, zlib.crc32(body))
-    return struct.pack("<II", MAGIC, zlib.crc32(checked)) + checked + body
-
-
-def _described(record: Any, arrays: Any = ()) -> bytes:
-    return msgspec.msgpack.encode({"record": record, "arrays": arrays})
-
-
 USED = {"type": "Used", "table": "t"}
 RECORDS = {
-    "no description": _record(b""),
-    "noise": _record(os.urandom(50)),
-    "deep": _record(b"\x91" * 100_000),
-    "an unknown record": _record(_described({"type": "Exec"})),
-    "an unknown field": _record(_described({**USED, "more": 1})),
-    "an object": _record(_described(USED, [("|O", (1,))]), bytes(8)),
-    "no such type": _record(_described(USED, [("<f3", (1,))]), bytes(8)),
-    "a type of fields": _record(_described(USED, [("i4,i4", (1,))]), bytes(8)),
-    "more than there is": _record(_described(USED, [("<i8", (1 << 40,))]), bytes(8)),
-    "below 0": _record(_described(USED, [("<i8", (-1,))]), bytes(8)),
-    "two below 0": _record(_described(USED, [("<i8", (-1, -1))]), bytes(8)),
-    "axes without end": _record(_described(USED, [("<i8", (1,) * 1000)]), bytes(8)),
-    "more at the end": _record(_described(USED, [("<i8", (1,))]), bytes(9)),
+    "no description": log_record(b""),
+    "noise": log_record(os.urandom(50)),
+    "deep": log_record(b"\x91" * 100_000),
+    "an unknown record": log_record(log_description({"type": "Exec"})),
+    "an unknown field": log_record(log_description({**USED, "more": 1})),
+    "an object": log_record(log_description(USED, [("|O", (1,))]), bytes(8)),
+    "no such type": log_record(log_description(USED, [("<f3", (1,))]), bytes(8)),
+    "a type of fields": log_record(log_description(USED, [("i4,i4", (1,))]), bytes(8)),
+    "more than there is": log_record(log_description(USED, [("<i8", (1 << 40,))]), bytes(8)),
+    "below 0": log_record(log_description(USED, [("<i8", (-1,))]), bytes(8)),
+    "two below 0": log_record(log_description(USED, [("<i8", (-1, -1))]), bytes(8)),
+    "axes without end": log_record(log_description(USED, [("<i8", (1,) * 1000)]), bytes(8)),
+    "more at the end": log_record(log_description(USED, [("<i8", (1,))]), bytes(9)),
 }
 
 
@@ -423,128 +405,6 @@ def test_a_forged_log_record_is_named(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(LogCorrupt, match="record 1 at byte 0"):
         list(read_segment(path, 1, is_last=True))
     assert path.read_bytes() == data
-
-
-def write_model(folder: Path, name: str = "dlrm", **changes: Any) -> Path:
-    """Write the folder of a model with one categorical feature."""
-    settings = JobSpec().as_dict()
-    settings["model"]["name"] = name
-    fields = {"dense_features": 2, "rows": [100], "hots": None}
-    write_checkpoint(
-        folder / "tables",
-        change=lambda m: m["tables"][0].update(
-            spec={**m["tables"][0]["spec"], "name": "feature-0"}
-        ),
-    )
-    with (folder / "dense.safetensors").open("wb") as file:
-        write_tensors(file, {"top.0.weight": np.ones((2, 2), np.float32)})
-    content = {"gradmesh": "0", "settings": settings, "fields": fields, **changes}
-    (folder / "job.json").write_text(json.dumps(content))
-    return folder
-
-
-def run(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gradmesh", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=55,
-        cwd=folder,
-    )
-
-
-@pytest.mark.parametrize("command", ["eval", "predict"])
-def test_a_model_folder_does_not_choose_code_to_import(tmp_path: Path, command: str) -> None:
-    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
-    model = write_model(tmp_path / "model", "evil:build")
-    (tmp_path / "data.txt").write_text("")
-
-    done = run(command, model, tmp_path / "data.txt", folder=tmp_path)
-
-    assert done.returncode == 2, done.stderr
-    assert "evil:build" in done.stderr
-    assert "--trust-code" in done.stderr
-    assert not (tmp_path / "imported").exists()
-
-
-def test_code_is_trusted_only_explicitly(tmp_path: Path) -> None:
-    saved = load_model(write_model(tmp_path / "model", "evil:build"))
-
-    with pytest.raises(CodeNotTrusted, match=r"job\.json.*'evil:build'"):
-        saved.check_code(False)
-    saved.check_code(True)
-    load_model(write_model(tmp_path / "built-in")).check_code(False)
-
-
-def test_export_copies_nothing_but_the_model(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("a private key")
-    model = write_model(tmp_path / "model", "evil:build")
-    (model / "notes.txt").symlink_to(tmp_path / "secret")
-    (model / "other.txt").write_text("other")
-
-    done = run("export", model, tmp_path / "plain", folder=tmp_path)
-
-    assert done.returncode == 0, done.stderr
-    found = {path.name for path in (tmp_path / "plain").iterdir()}
-    assert found == {"dense.safetensors", "job.json", "feature-0.safetensors"}
-
-
-@pytest.mark.parametrize("name", ["job.json", "dense.safetensors", "vocabulary.safetensors"])
-def test_a_file_of_a_model_is_no_link_to_another_place(tmp_path: Path, name: str) -> None:
-    model = write_model(tmp_path / "model")
-    (tmp_path / "secret").write_text("a private key")
-    (model / name).unlink(missing_ok=True)
-    (model / name).symlink_to(tmp_path / "secret")
-
-    with pytest.raises(DataError, match="symbolic link"):
-        load_model(model)
-
-
-DESCRIPTIONS: dict[str, dict[str, Any]] = {
-    "no settings": {"settings": None},
-    "settings of numbers": {"settings": {"job": 3}},
-    "an unknown section": {"settings": {"security": {"token_file": "/etc/passwd"}}},
-    "an unknown key": {"settings": {"job": {"colour": 1}}},
-    "a number without end": {"settings": {"job": {"learning_rate": 10**400}}},
-    "steps without end": {"settings": {"job": {"steps": 10**400}}},
-    "a path with NUL": {"settings": {"data": {"train": ["a\0b"]}}},
-    "half a character": {"settings": {"job": {"output": "\ud800"}}},
-    "nobody's home": {"settings": {"job": {"output": "~nobody-has-this-name/x"}}},
-    "no fields": {"fields": None},
-    "rows below 0": {"fields": {"dense_features": 1, "rows": [-1]}},
-    "more features than tables": {"fields": {"dense_features": 1, "rows": [100] * 2}},
-    "features without end": {"fields": {"dense_features": 1, "rows": [1] * 100_000}},
-    "other rows": {"fields": {"dense_features": 1, "rows": [99]}},
-    "hots of another number": {"fields": {"dense_features": 1, "rows": [100], "hots": [1, 1]}},
-    "nested": {"settings": json.loads('{"a":' * 300 + "{}" + "}" * 300)},
-}
-
-
-@pytest.mark.parametrize("changes", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
-def test_a_hostile_description_of_a_model_is_a_data_error(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    with pytest.raises(DataError):
-        load_model(write_model(tmp_path / "model", **changes))
-
-
-def test_a_checkpoint_does_not_choose_a_vocabulary_to_copy(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("a private key")
-    settings = JobSpec().as_dict()
-    settings["data"] |= {"ids": "vocabulary", "vocabulary": str(secret)}
-    fields = {"dense_features": 2, "rows": [100], "hots": None}
-    folder = write_checkpoint(tmp_path / "a")
-    dense = write_file(folder, DENSE, {"model.w": np.ones(2, np.float32)})
-    run_part = RunManifest(1, 1, {"settings": settings, "fields": fields}, dense)
-    seal_again(folder, lambda m: m.update(run=msgspec.to_builtins(run_part)))
-
-    with pytest.raises(DataError, match="--vocabulary FILE"):
-        save_checkpoint(folder, tmp_path / "served", mesh=None)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="is not a vocabulary"):
-        save_checkpoint(folder, tmp_path / "served", None, secret)  # type: ignore[arg-type]
-
-    assert not (tmp_path / "served").exists()
 
 
 TOML = {

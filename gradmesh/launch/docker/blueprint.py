@@ -6,10 +6,11 @@ from typing import Any, final
 
 from gradmesh.launch.authentication import needs_token
 from gradmesh.launch.docker.engine import Engine
-from gradmesh.launch.job_secrets import SecretsInJobFile, read_job_file, refuse_secrets
+from gradmesh.launch.job_secrets import read_job_file, refuse_secrets
 from gradmesh.launch.launcher import ClusterRequest
 from gradmesh.launch.sections import variables
 from gradmesh.protos.version import VERSION
+from gradmesh.sdk.process.setting import ConfigError, Problem
 
 IMAGE = f"gradmesh:{VERSION}"
 COORDINATOR_PORT = 7070
@@ -65,17 +66,20 @@ class Blueprint:
         """Check that no secrets are in the job's file, or in its folder, which containers see.
 
         Raises:
-            ConfigError: The file cannot be read.
-            SecretsInJobFile: It names some, or they are beside it.
+            ConfigError: It names some, or they are in its folder, or it cannot be read.
         """
         job = self._request.config
         if job is None:
             return
         refuse_secrets(job, read_job_file(job), _REMEDY)
         folder = job.absolute().parent.resolve()
-        beside = [key for key, file, _ in self._secrets() if file.resolve().is_relative_to(folder)]
-        if beside:
-            raise SecretsInJobFile(job, [f"(in its folder) {key}" for key in beside], _REMEDY)
+        problems = [
+            Problem(key, f"names a file in the folder of {job}, which containers see; {_REMEDY}")
+            for key, file, _ in self._secrets()
+            if file.resolve().is_relative_to(folder)
+        ]
+        if problems:
+            raise ConfigError(problems)
 
     def processes(self) -> list[tuple[str, str]]:
         """Return role and name of each process in the order of their start."""

@@ -86,8 +86,7 @@ def files_of(job: Path, modules: Iterable[str], secrets: Sequence[Path] = ()) ->
         secrets: Files of tokens and keys, which may be in the job's folder.
 
     Raises:
-        ConfigError: The job's file cannot be read.
-        SecretsInJobFile: Its [security] table names files of secrets.
+        ConfigError: The job's file cannot be read, or its [security] table names secrets.
         NotOnKubernetes: A file that it names is a secret, or outside its folder.
         FilesTooBig: They do not fit into a ConfigMap.
     """

@@ -51,7 +51,7 @@ def collect(
         secrets: Files of tokens and keys, which are never sent.
 
     Raises:
-        SecretsInJobFile: The job's file names secrets.
+        ConfigError: The job's file names secrets.
         NotOnKubernetes: The job would write to a folder that pods lack.
         DataError: The included data cannot be used.
         FilesTooBig: They do not fit.
