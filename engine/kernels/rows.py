@@ -244,9 +244,10 @@ def finite_copy(array: Any) -> Any:
         copy = array.copy()
         return copy if np.isfinite(copy).all() else None
     kind, mask = known
-    copy = np.empty(array.shape, array.dtype)
-    bad = _copy_and_check(array.reshape(-1).view(kind), mask, copy.reshape(-1).view(kind))
-    return None if bad else copy
+    bits = np.empty(array.size, kind)
+    if _copy_and_check(array.reshape(-1).view(kind), mask, bits):
+        return None
+    return bits.view(array.dtype).reshape(array.shape)
 
 
 # What numba's stubs do not export.

@@ -133,7 +133,8 @@ class Call:
         empty: Returns memory for an array of the response; on a lane, memory that is sent without
             a copy.
         borrowed: Whether the request's arrays are invalid after the handler returns; a handler that
-            keeps one must copy it.
+            keeps one must copy it. In shared memory the client can change floats also during the
+            call: a handler that checks them must copy them first.
         caller: Who makes the call.
     """
 

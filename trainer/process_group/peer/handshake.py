@@ -105,9 +105,30 @@ def greet(
         raise _impostor(acceptor)
     if tls is None:
         return sock
+    try:
+        return _seal(sock, identity, acceptor, deadline, tls, (challenge, hello, verdict))
+    except OSError as error:
+        if isinstance(error, HandshakeRefused):
+            raise
+        # Not a crowd of strangers: the rank has answered, so that connecting again is in vain.
+        raise HandshakeRefused(
+            f"the encrypted connection to rank {acceptor} failed ({error}); compare the"
+            " certificates of both ranks in [security], then rejoin"
+        ) from error
+
+
+def _seal(
+    sock: socket.socket,
+    identity: RankIdentity,
+    acceptor: int,
+    deadline: float,
+    tls: tuple[ssl.SSLContext, str],
+    seen: tuple[bytes, ...],
+) -> socket.socket:
+    """Encrypt the connection to an acceptor that has proved itself in the messages `seen`."""
     sealed = _encrypt(sock, tls[0], deadline, tls[1])
     try:
-        seen = (challenge, hello, verdict, _binding(sealed))
+        seen = (*seen, _binding(sealed))
         sealed.sendall(identity.prove(b"sealed connect", *seen))
         proof = _receive(sealed, _PROOF_BYTES, deadline)
         if not hmac.compare_digest(proof, identity.prove(b"sealed accept", *seen)):

@@ -21,7 +21,8 @@ from gradmesh.trainer.process_group.peer.handshake import SECRET_BYTES, RankIden
 from gradmesh.trainer.process_group.peer.link import PeerLink
 from gradmesh.trainer.process_group.store import Store, get_from_rank
 
-_BACKLOG = 128
+# Room for strangers: a peer that finds the queue full tries again after a second.
+_BACKLOG = 1024
 # A rank that was crowded out by strangers connects again after this time.
 _RETRY_S = 0.02
 
@@ -150,8 +151,8 @@ def _dial(
         except HandshakeRefused:
             raise
         except OSError as error:
-            # Strangers may crowd the listener until its backlog is full, or our connection is
-            # closed before its turn. Nothing listens behind a refused connection: that is final.
+            # Strangers may crowd the listener until its backlog is full, or until our connection
+            # is closed. Nothing listens behind a refused connection: that is final.
             final = not isinstance(error, (ConnectionResetError, BrokenPipeError, BlockingIOError))
             if final or time.monotonic() + _RETRY_S > deadline:
                 raise _unreachable(rank, address, error) from error
@@ -169,16 +170,21 @@ def _greet(
     sock = _connect(where, max(0.001, deadline - time.monotonic()))
     try:
         if endpoint is None:
-            check_user(sock)
+            _check_user(sock, rank)
         tls = None if endpoint is None else endpoint.client_tls()
         named = None if tls is None else (tls, str(where[0]))
         sealed = greet(sock, identity, rank, deadline - time.monotonic(), named)
-    except BaseException as error:
+    except BaseException:
         sock.close()
-        if isinstance(error, ValueError):
-            raise HandshakeRefused(f"rank {rank} at {address}: {error}") from error
         raise
     return PeerLink(sealed, rank, address if len(where) > 1 else process_of(sock))
+
+
+def _check_user(sock: socket.socket, rank: int) -> None:
+    try:
+        check_user(sock)
+    except ValueError as error:
+        raise HandshakeRefused(f"the process that answers for rank {rank}: {error}") from error
 
 
 def _read_address(raw: bytes) -> list[Any]:

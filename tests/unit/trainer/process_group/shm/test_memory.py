@@ -1,9 +1,11 @@
+import fcntl
 import gc
 import os
 
 import numpy as np
 import pytest
 
+from gradmesh.sdk.transport.lane.sealed import SEALS
 from gradmesh.trainer.process_group.shm.memory import SharedHeap, SharedMemory
 
 
@@ -33,6 +35,30 @@ def test_memory_that_could_shrink_is_refused():
     with pytest.raises(ValueError, match="sealed"):
         SharedMemory(fd)
     os.close(fd)
+
+
+@pytest.mark.parametrize("size", [4096, 1 << 45])
+def test_memory_of_a_size_that_no_rank_has_is_refused(size):
+    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+
+    with pytest.raises(ValueError, match=f"{size} bytes"):
+        SharedMemory(fd)
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("offset", "nbytes", "has"),
+    [(0, 0, True), (0, "all", True), (1, "all", False), (-8, 8, False), (8, -8, False)],
+)
+def test_ranges_that_another_rank_names_are_checked(memory, offset, nbytes, has):
+    assert memory.has(offset, memory.size if nbytes == "all" else nbytes) is has
+
+
+@pytest.mark.parametrize("offset", [2**63 - 1, -(2**63)])
+def test_ranges_at_the_ends_of_the_numbers_are_checked(memory, offset):
+    assert not memory.has(offset, 2**63 - 1)
 
 
 def test_arrays_of_the_heap_are_found_and_others_are_not(memory):
