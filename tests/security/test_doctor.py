@@ -286,14 +286,24 @@ def test_another_program_at_the_address_is_named(patient: Patient) -> None:
     assert "neither gRPC in plaintext nor TLS" in found["seen"]
 
 
-def test_names_from_the_other_side_reach_the_terminal_without_control_characters(
-    patient: Patient, ours: CertificateFolder, make_cluster: Callable[..., Any]
+def test_names_from_the_other_side_cannot_control_the_terminal(
+    patient: Patient, ours: CertificateFolder, tmp_path: Path
 ) -> None:
-    patient.serve(None)
+    hostile = trustme.CA(organization_name="\x1b]0;owned\x07 [/x] [bold]")
+    made = hostile.issue_cert("127.0.0.1")
+    made.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    patient.serve(
+        SecurityConfig(
+            tls_certificate_file=tmp_path / "both.pem", tls_key_file=tmp_path / "both.pem"
+        )
+    )
 
-    _, _, text = patient.examine()
+    code, checks, text = patient.examine("--tls-authority-file", ours.ca)
 
-    assert "\x1b" not in text
+    assert code == 1
+    assert "owned" in checks["authority"]["seen"]
+    assert "[/x] [bold]" in text, "shown as it is, not as markup"
+    assert not {"\x1b", "\x07"} & set(text)
 
 
 def test_the_command_works_as_a_process(tmp_path: Path, unused: str) -> None:

@@ -89,11 +89,17 @@ def _print(found: Sequence[Finding]) -> None:
     console = output_console()
     for one in found:
         mark, style = _STYLES[one.state]
-        console.print(Text(f"{mark} {one.check}: {one.seen}", style=style), soft_wrap=True)
+        seen = _printable(f"{mark} {one.check}: {one.seen}")
+        console.print(Text(seen, style=style), soft_wrap=True)
         if one.state != "ok":
-            console.print(Text(f"    tried: {one.tried}"), soft_wrap=True)
+            console.print(Text(_printable(f"    tried: {one.tried}")), soft_wrap=True)
     remedies = [f"{one.check}: {one.remedy}" for one in found if one.remedy]
     if remedies:
         console.print(Text("\nWhat to do:"))
         for remedy in remedies:
-            console.print(Text(f"  {remedy}"), soft_wrap=True)
+            console.print(Text(_printable(f"  {remedy}")), soft_wrap=True)
+
+
+def _printable(text: str) -> str:
+    """Replace control characters: names in certificates and messages come from the other side."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
