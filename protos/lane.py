@@ -150,7 +150,9 @@ def _read_entry(table: bytes, at: int, index: int) -> tuple[ArrayEntry, int, int
         raise InvalidFrame(f"array {index}: {axes} axes do not fit its description", index=index)
     shape = struct.unpack_from(f"<{axes}Q", table, at + _ENTRY.size)
     size = math.prod(shape) * dtype.itemsize
-    largest = max(offset, size, *shape)
+    # numpy refuses an empty array whose other extents are too many.
+    spanned = math.prod([extent or 1 for extent in shape]) * dtype.itemsize
+    largest = max(offset, spanned, *shape)
     if offset % ALIGN or largest > _MAX_EXTENT:
         raise InvalidFrame(f"array {index}: {shape} at {offset} is beyond the limits", index=index)
     return ArrayEntry(shape, dtype, offset), stop, offset + size

@@ -27,6 +27,10 @@ from gradmesh.sdk.process.setting import (
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
+_MOST_SHOWN = 200
+# Longer texts are no misspelled name, and comparing them takes long.
+_MOST_COMPARED = 100
+
 
 def convert(annotation: Any, raw: object, rule: SettingRule) -> Any:
     """Convert one value and check it against its rule.
@@ -54,6 +58,8 @@ def convert(annotation: Any, raw: object, rule: SettingRule) -> Any:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` when a known name is similar, else an empty string."""
+    if len(name) > _MOST_COMPARED:
+        return ""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -72,7 +78,7 @@ def _typed(annotation: Any, raw: object) -> Any:
     if origin is tuple:
         parts = raw.split(",") if isinstance(raw, str) else raw
         if not isinstance(parts, list):
-            raise ValueError(f"expected a list, got {raw!r}")
+            raise ValueError(f"expected a list, got {_shown(raw)}")
         return tuple(_typed(get_args(annotation)[0], part) for part in parts if part != "")
     return _SCALARS[annotation](raw)
 
@@ -81,7 +87,16 @@ def _choice(choices: tuple[str, ...], raw: object) -> str:
     if raw in choices:
         return str(raw)
     hint = did_you_mean(str(raw), choices)
-    raise ValueError(f"expected one of {', '.join(choices)}, got {raw!r}{hint}")
+    raise ValueError(f"expected one of {', '.join(choices)}, got {_shown(raw)}{hint}")
+
+
+def _shown(raw: object) -> str:
+    """Return a value for a message, shortened: it may be as long as the file it comes from."""
+    try:
+        text = f"{raw:g}" if isinstance(raw, float) else repr(raw)
+    except ValueError:
+        text = "a number of thousands of digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _boolean(raw: object) -> bool:
@@ -90,7 +105,7 @@ def _boolean(raw: object) -> bool:
     text = raw.strip().lower() if isinstance(raw, str) else ""
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
-    raise ValueError(f"expected true or false, got {raw!r}")
+    raise ValueError(f"expected true or false, got {_shown(raw)}")
 
 
 def _integer(raw: object) -> int:
@@ -101,24 +116,24 @@ def _integer(raw: object) -> int:
             pass
     elif isinstance(raw, int) and not isinstance(raw, bool):
         return raw
-    raise ValueError(f"expected a whole number, got {raw!r}")
+    raise ValueError(f"expected a whole number, got {_shown(raw)}")
 
 
 def _number(raw: object) -> float:
     if isinstance(raw, str | int | float) and not isinstance(raw, bool):
         try:
             value = float(raw)
-        except ValueError:
+        except (ValueError, OverflowError):
             value = math.nan
         if math.isfinite(value):
             return value
-    raise ValueError(f"expected a number, got {raw!r}")
+    raise ValueError(f"expected a number, got {_shown(raw)}")
 
 
 def _text(raw: object) -> str:
     if isinstance(raw, str):
         return raw
-    raise ValueError(f"expected text, got {raw!r}")
+    raise ValueError(f"expected text, got {_shown(raw)}")
 
 
 def _path(raw: object) -> Path:
@@ -143,9 +158,9 @@ def _in_range(value: object, rule: SettingRule) -> None:
     if not isinstance(value, int | float):
         return
     if rule.minimum is not None and value < rule.minimum:
-        raise ValueError(f"expected at least {rule.minimum:g}, got {value:g}")
+        raise ValueError(f"expected at least {rule.minimum:g}, got {_shown(value)}")
     if rule.maximum is not None and value > rule.maximum:
-        raise ValueError(f"expected at most {rule.maximum:g}, got {value:g}")
+        raise ValueError(f"expected at most {rule.maximum:g}, got {_shown(value)}")
 
 
 S = TypeVar("S", bound=Section)
@@ -264,7 +279,8 @@ class _Reader:
             text = f"cannot be read: {error.strerror}; give another file with --config"
         except UnicodeDecodeError:
             text = "is not UTF-8 text; give a TOML file with --config"
-        except tomllib.TOMLDecodeError as error:
+        # Also a number with thousands of digits, which Python refuses to read.
+        except ValueError as error:
             text = f"is not valid TOML: {error}"
         self._problems.append(Problem(f"file {file}", text))
         return {}
