@@ -150,9 +150,8 @@ def _read_entry(table: bytes, at: int, index: int) -> tuple[ArrayEntry, int, int
         raise InvalidFrame(f"array {index}: {axes} axes do not fit its description", index=index)
     shape = struct.unpack_from(f"<{axes}Q", table, at + _ENTRY.size)
     size = math.prod(shape) * dtype.itemsize
-    # numpy refuses an empty array whose other extents are too many.
-    spanned = math.prod([extent or 1 for extent in shape]) * dtype.itemsize
-    largest = max(offset, spanned, *shape)
+    # An extent of 0 makes an array empty; numpy limits the product of the others all the same.
+    largest = max(offset, math.prod(extent or 1 for extent in shape) * dtype.itemsize)
     if offset % ALIGN or largest > _MAX_EXTENT:
         raise InvalidFrame(f"array {index}: {shape} at {offset} is beyond the limits", index=index)
     return ArrayEntry(shape, dtype, offset), stop, offset + size

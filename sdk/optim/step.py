@@ -83,7 +83,7 @@ class StepHandler:
         error = outcome.exception()
         if error is not None:
             raise InvalidRequest(
-                f"the function of the reference raised {type(error).__name__}: there is no optimizer"
+                f"the function that should have made the optimizer raised {type(error).__name__}"
             )
         found = outcome.value()
         if not isinstance(found, OwnerOptimizer):

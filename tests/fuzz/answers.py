@@ -1,13 +1,13 @@
-"""Which answers to hostile frames are right: typed errors, and refusals of callers without a right."""
+"""Which answers to hostile frames are right: typed errors, and refusals of unauthorised callers."""
 
 from __future__ import annotations
 
 import grpc
 
-from gradmesh.protos.errors import InternalError, MeshError, Unauthenticated
+from gradmesh.protos.errors import InternalError, Unauthenticated
 from gradmesh.protos.rpcs import ACCESS, ADMIN
 from gradmesh.sdk.transport.boundary import from_call
-from tests.fuzz.cluster import NO_TOKEN, WRONG_TOKEN
+from tests.fuzz.callers import NO_TOKEN, WRONG_TOKEN
 
 OK = "OK"
 
@@ -46,8 +46,3 @@ def problem_with(caller: str, path: str, reason: str, text: str = "") -> str | N
     else:
         return None
     return None if reason == expected else f"{path} as {caller} answers {reason}, not {expected}"
-
-
-def is_typed(error: MeshError) -> bool:
-    """Return whether an error is one that a caller can act on."""
-    return error.reason != InternalError.reason

@@ -61,7 +61,7 @@ class Target(ABC):
     def run(self, seed: int) -> Batch:
         """Try the frames of a seed."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # some have nothing to end
         """End what this target has started."""
 
     def chance(self, seed: int) -> random.Random:

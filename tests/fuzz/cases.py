@@ -33,8 +33,8 @@ class Cases(ABC):
         folder: An empty folder for its files.
     """
 
-    frames: ClassVar[int]
-    """Cases of one seed."""
+    address_space: ClassVar[int] = 4 << 30
+    """Bytes that a case may map beyond those of the start."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Cases(ABC):
     def run(self, chance: random.Random) -> Case:
         """Try one mutation."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most have nothing to end
         """End what `prepare` has started."""
 
 

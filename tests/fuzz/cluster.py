@@ -1,27 +1,25 @@
-"""The cluster under test: a coordinator and a parameter server as processes, with tokens of roles."""
+"""The cluster under test: a coordinator and a parameter server, with tokens of all roles."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from gradmesh.protos.rpcs import ROLES
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.transport.channel import Channel, Dialer
 from tests.fuzz.batch import Finding
+from tests.fuzz.callers import CALLERS, MAX_FRAME_BYTES, FuzzCaller
 from tests.fuzz.rpc_frames import COORDINATOR, SERVER
 from tests.fuzz.state import ClusterState
 from tests.fuzz.watched_process import ROOT, WatchedProcess
 
-NO_TOKEN, WRONG_TOKEN = "none", "wrong"
-CALLERS = (*ROLES, NO_TOKEN, WRONG_TOKEN)
-"""Who may call: a role, or a caller that cannot say who it is."""
-
-MAX_FRAME_BYTES = 1 << 20
+FUNCTIONS = "tests.fuzz.functions"
+"""Module with what the parameter server lets others call."""
 
 _CONFIG = f"""
 [security]
@@ -39,7 +37,7 @@ max_store_bytes = {64 << 20}
 snapshot_bytes = {16 << 20}
 state_dir = "state"
 [rpc]
-imports = ["tests.fuzz.functions"]
+imports = IMPORTS
 [log]
 format = "json"
 level = "error"
@@ -49,24 +47,30 @@ level = "error"
 class FuzzCluster:
     """Both processes and what must not change in them.
 
+    Args:
+        imports: Modules that the parameter server imports.
+
     Attributes:
         number: How often the processes were started; channels of an earlier number are gone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, imports: Sequence[str] = (FUNCTIONS,)) -> None:
+        self._imports = list(imports)
         self._folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
         self._write_settings()
         self.number = 0
         self._processes: list[WatchedProcess] = []
-        self._channels: dict[tuple[str, str], Channel] = {}
+        self._callers: dict[str, FuzzCaller] = {}
         self._start()
 
     def _write_settings(self) -> None:
-        (self._folder / "cluster.toml").write_text(_CONFIG)
+        (self._folder / "cluster.toml").write_text(
+            _CONFIG.replace("IMPORTS", json.dumps(self._imports))
+        )
         lines = "".join(f"{role}:token-of-{role}\n" for role in ROLES)
         (self._folder / "tokens").write_text(lines)
         for caller in CALLERS:
-            (self._folder / f"{caller}.token").write_text(f"token-of-{caller}\n")
+            self._token(caller).write_text(f"token-of-{caller}\n")
 
     def _start(self) -> None:
         self.number += 1
@@ -79,7 +83,8 @@ class FuzzCluster:
         server = self._launch(
             SERVER, "parameter-server", "parameter-server", "--coordinator", self._coordinator
         )
-        self.state = ClusterState(self._coordinator, self.security("client"), server.wait_until)
+        security = SecurityConfig(token_file=self._token("client"))
+        self.state = ClusterState(self._coordinator, security, server.wait_until)
         self.expected = self.state.digest()
         for process in self._processes:
             process.set_baseline()
@@ -88,31 +93,29 @@ class FuzzCluster:
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "GRADMESH_SECURITY_TOKEN_FILE": str(self._folder / f"{role}.token"),
+            "GRADMESH_SECURITY_TOKEN_FILE": str(self._token(role)),
         }
         config = ["--config", str(self._folder / "cluster.toml")]
         made = WatchedProcess(name, [*command, *config], self._folder, environment)
         self._processes.append(made)
         return made
 
-    def security(self, caller: str) -> SecurityConfig | None:
-        """Return the settings of a caller; None without a token."""
-        if caller == NO_TOKEN:
-            return None
-        return SecurityConfig(token_file=self._folder / f"{caller}.token")
-
-    def channel(self, caller: str, process: str) -> Channel:
-        """Return the channel of a caller to a process; it uses gRPC alone."""
-        key = (caller, process)
-        if key not in self._channels:
-            dial = Dialer(
-                security=self.security(caller), lane="unary", max_frame_bytes=MAX_FRAME_BYTES * 2
+    def caller(self, name: str) -> FuzzCaller:
+        """Return a caller, one of `CALLERS`; it connects when it is first asked for."""
+        if name not in self._callers:
+            self._callers[name] = FuzzCaller(
+                name, self._coordinator, self.state.server_address, self._token(name)
             )
-            if process == COORDINATOR:
-                self._channels[key] = dial.coordinator(self._coordinator)
-            else:
-                self._channels[key] = dial(self.state.server_address, process)
-        return self._channels[key]
+        return self._callers[name]
+
+    def _token(self, caller: str) -> Path:
+        return self._folder / f"{caller}.token"
+
+    def reconnect(self) -> None:
+        """Let all callers connect again."""
+        for caller in self._callers.values():
+            caller.close()
+        self._callers.clear()
 
     def examine(self) -> list[Finding]:
         """Return what the last frames did that they must not do.
@@ -128,9 +131,7 @@ class FuzzCluster:
         return [Finding(text) for text in found]
 
     def _stop(self) -> None:
-        for channel in self._channels.values():
-            channel.close()
-        self._channels.clear()
+        self.reconnect()
         self.state.close()
         for process in self._processes:
             process.close()
@@ -143,9 +144,9 @@ class FuzzCluster:
 
 
 @contextmanager
-def started_cluster() -> Iterator[FuzzCluster]:
+def started_cluster(imports: Sequence[str] = (FUNCTIONS,)) -> Iterator[FuzzCluster]:
     """Run a cluster for a while."""
-    cluster = FuzzCluster()
+    cluster = FuzzCluster(imports)
     try:
         yield cluster
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import ClassVar
 
 from gradmesh.launch.sections import SECTION_NAMES, cluster_sections
 from gradmesh.sdk.process.config import load
@@ -42,12 +41,8 @@ _TOML = (
 class ConfigCases(Cases):
     """Loads all sections from hostile sources; a `ConfigError` or a value is right."""
 
-    frames: ClassVar[int] = 500
-
     def prepare(self) -> None:
-        self._settings = {
-            section: tuple(settings(section)) for section in cluster_sections()
-        }
+        self._settings = {section: tuple(settings(section)) for section in cluster_sections()}
         self._file = self.folder / "cluster.toml"
         self._valid = self._text(random.Random(0), list(self._settings), hostile=False)
 

@@ -23,7 +23,7 @@ from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE, VERSION_METADATA
 from gradmesh.sdk.transport.lane.handshake import WIRE_KINDS, greet, host_identity
 from gradmesh.sdk.transport.lane.link import Link
 from tests.conformance.raw_lane import dial
-from tests.fuzz.cluster import MAX_FRAME_BYTES
+from tests.fuzz.callers import MAX_FRAME_BYTES, metadata_of
 from tests.fuzz.lane_frames import LaneFrame
 
 _OPEN_S = 20.0
@@ -118,7 +118,7 @@ class StreamLane(LaneConnection):
     def __init__(self, channel: Channel, pieces: int) -> None:
         self._pieces = pieces
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        metadata = (*channel.metadata, VERSION_METADATA)
+        metadata = (*metadata_of(channel), VERSION_METADATA)
         stream = channel._channel.stream_stream(EXCHANGE.path)
         self._call: Any = stream(
             iter(self._requests.get, None), timeout=_STREAM_S, metadata=metadata
@@ -160,7 +160,9 @@ class StreamLane(LaneConnection):
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise TimeoutError("the stream got no response") from None
             if error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
-                raise InvalidFrame(f"the stream ends with {error.code()}: {error.details()}") from None
+                raise InvalidFrame(
+                    f"the stream ends with {error.code()}: {error.details()}"
+                ) from None
             return None
 
     def finish(self) -> None:

@@ -16,7 +16,7 @@ from tests.fuzz.cluster_target import ClusterTarget
 from tests.fuzz.lane_connections import Answer, LaneConnection, SocketLane, StreamLane
 from tests.fuzz.lane_frames import LaneFrame, LaneFrameMaker
 from tests.fuzz.lane_handshakes import try_handshake
-from tests.fuzz.rpc_frames import SERVER, FrameMaker
+from tests.fuzz.rpc_frames import SERVER
 
 _ANSWER_S = 60.0
 _HANDSHAKES = 0.02
@@ -34,14 +34,11 @@ class LaneTarget(ClusterTarget):
 
     def send(self, chance: random.Random, batch: Batch) -> None:
         """Send frames on all connections, then read all answers."""
-        makers = {
-            writes: LaneFrameMaker(FrameMaker(chance, self.words(chance, may_write=writes)))
-            for writes in (True, False)
-        }
+        makers = {caller: LaneFrameMaker(self.maker(chance, caller)) for caller in _CALLERS}
         while batch.frames < self.frames:
             sent = {}
             for slot, caller in enumerate(_CALLERS):
-                frame = makers[caller != READER].make()
+                frame = makers[caller].make()
                 self._send(chance, slot, frame)
                 sent[slot] = frame
             for slot, frame in sent.items():
@@ -62,7 +59,7 @@ class LaneTarget(ClusterTarget):
             connection.finish()
 
     def _connect(self, chance: random.Random, slot: int) -> LaneConnection:
-        channel = self.cluster.channel(_CALLERS[slot], SERVER)
+        channel = self.cluster.caller(_CALLERS[slot]).channel(SERVER)
         made: LaneConnection
         if self.kind == "stream":
             made = StreamLane(channel, chance.choice((1, 1, 1, 2, 7)))
@@ -110,7 +107,7 @@ class LaneTarget(ClusterTarget):
         return problem_with(_CALLERS[slot], method.path, reason, text)
 
     def _shake_hands(self, chance: random.Random, batch: Batch) -> None:
-        channel = self.cluster.channel(chance.choice(_CALLERS), SERVER)
+        channel = self.cluster.caller(chance.choice(_CALLERS)).channel(SERVER)
         hello, problem = try_handshake(chance, channel, self.kind)
         batch.frames += 1
         batch.answers["handshake refused"] += problem is None

@@ -36,7 +36,7 @@ _COLLECT_EVERY = 10
 class LogCases(Cases):
     """Recovers from two logs, one of which begins with a snapshot."""
 
-    frames: ClassVar[int] = 200
+    address_space: ClassVar[int] = 128 << 30
 
     def prepare(self) -> None:
         self._recovered = 0

@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -40,8 +40,6 @@ class ProcessGroupCases(Cases):
     Strangers connect to a rank that waits for another one; now and then that one joins, and both
     add numbers. Frames are sent over a connection whose handshake is done.
     """
-
-    frames: ClassVar[int] = 500
 
     def prepare(self) -> None:
         self._groups = 0

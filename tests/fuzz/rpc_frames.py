@@ -70,8 +70,18 @@ class RpcFrame:
         return data
 
 
+_MEMBERSHIP = ("Register", "Leave")
 # Fields that most callers leave out, and that the server refuses in most combinations.
-_RARE = ("mark", "autograd", "wire_rows", "wire_grads", "failed_passes", "returned", "ahead", "peek")
+_RARE = (
+    "mark",
+    "autograd",
+    "wire_rows",
+    "wire_grads",
+    "failed_passes",
+    "returned",
+    "ahead",
+    "peek",
+)
 
 
 def _simplify(message: Any) -> None:
@@ -93,16 +103,19 @@ class FrameMaker:
     Args:
         chance: The source of all decisions.
         words: The vocabulary.
+        joining: The vocabulary of requests that begin or end a membership.
     """
 
-    def __init__(self, chance: random.Random, words: Words) -> None:
+    def __init__(self, chance: random.Random, words: Words, joining: Words | None = None) -> None:
         self.chance = chance
         self._maker = MessageMaker(chance, words)
+        self._joining = MessageMaker(chance, joining or words)
         self._last = b""
 
     def make(self, method: Method) -> RpcFrame:
         """Return a valid request, often one that the server accepts."""
-        message = self._maker.make(method.request_type)
+        maker = self._joining if method.name in _MEMBERSHIP else self._maker
+        message = maker.make(method.request_type)
         if self.chance.random() < 0.6:
             _simplify(message)
         return RpcFrame(method, message, self._arrays(method, message) if method.bulk[0] else ())

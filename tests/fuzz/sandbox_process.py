@@ -23,7 +23,6 @@ import psutil
 
 from tests.fuzz.cases import Cases, judge
 
-_MORE_MEMORY = 4 << 30
 _MOST_FINDINGS = 10
 _MOST_BYTES = 1 << 20
 
@@ -37,10 +36,10 @@ def load_cases(where: str, folder: Path) -> Cases:
     return cases
 
 
-def limit_memory() -> None:
+def limit_memory(address_space: int) -> None:
     """Let a case that believes a hostile size fail here, not on the machine."""
     held = psutil.Process().memory_info().vms
-    resource.setrlimit(resource.RLIMIT_AS, (held + _MORE_MEMORY, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (held + address_space, resource.RLIM_INFINITY))
 
 
 def run_seed(cases: Cases, name: str, seed: int, frames: int, shared: Any) -> dict[str, Any]:
@@ -57,7 +56,8 @@ def run_seed(cases: Cases, name: str, seed: int, frames: int, shared: Any) -> di
         if case.problem is not None and len(findings) < _MOST_FINDINGS:
             what = f"case {number}: {case.problem}"
             findings.append({"what": what, "data": case.data[:_MOST_BYTES].hex()})
-    return {"frames": frames, "answers": answers, "findings": findings}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    return {"frames": frames, "answers": answers, "findings": findings, "peak": peak}
 
 
 def main(name: str, where: str, folder: str, file: str) -> None:
@@ -68,7 +68,7 @@ def main(name: str, where: str, folder: str, file: str) -> None:
     cases = load_cases(where, Path(folder))
     # Cases collect garbage; the objects of all modules would make that slow.
     gc.freeze()
-    limit_memory()
+    limit_memory(cases.address_space)
     with Path(file).open("r+b") as held, mmap.mmap(held.fileno(), 8) as shared:
         print("ready", file=answers, flush=True)
         for line in sys.stdin:

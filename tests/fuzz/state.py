@@ -128,12 +128,16 @@ class ClusterState:
                 pb.ReadSnapshotRequest(snapshot=label, table=name, cursor=cursor),
                 deadline,
             )
-            parts.append({n: a.copy() for n, a in zip(page.message.names, page.arrays, strict=True)})
+            parts.append(
+                {n: a.copy() for n, a in zip(page.message.names, page.arrays, strict=True)}
+            )
             cursor = page.message.next_cursor
             if not cursor:
                 break
         self._channel.call(METHODS["EndSnapshot"], pb.EndSnapshotRequest(snapshot=label), deadline)
         rows = [part for part in parts if "ids" in part]
+        if not rows:
+            return
         order = np.argsort(np.concatenate([part["ids"] for part in rows]))
         for column in sorted(rows[0]):
             if column in ("ids", "rows") or column.startswith("state."):

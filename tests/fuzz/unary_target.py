@@ -1,4 +1,4 @@
-"""Target `grpc`: the bodies of all unary rpcs of all services, as every role and without a token."""
+"""Target `grpc`: bodies of all unary rpcs of all services, as every role and without a token."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gradmesh.protos.method import Method
 from gradmesh.protos.rpcs import ADMIN, READER
 from tests.fuzz.answers import OK, may_call, problem_with, reason_of
 from tests.fuzz.batch import Batch, Finding
-from tests.fuzz.cluster import CALLERS, NO_TOKEN, WRONG_TOKEN
+from tests.fuzz.callers import CALLERS
 from tests.fuzz.cluster_target import ClusterTarget
-from tests.fuzz.rpc_frames import RPCS, FrameMaker
+from tests.fuzz.rpc_frames import RPCS
 
 _IN_FLIGHT = 12
 # Calls that wait for something hold a thread of the server; most answers take a millisecond.
@@ -34,19 +34,16 @@ class UnaryTarget(ClusterTarget):
 
     def send(self, chance: random.Random, batch: Batch) -> None:
         """Call random rpcs as random callers."""
-        makers = {
-            writes: FrameMaker(chance, self.words(chance, may_write=writes)) for writes in (True, False)
-        }
+        makers = {caller: self.maker(chance, caller) for caller in CALLERS}
         under_way: deque[tuple[str, Method, bytes, Any]] = deque()
         for _ in range(self.frames):
             process = chance.choice(tuple(RPCS))
             method = chance.choice(RPCS[process])
             caller = self._caller(chance, method)
-            writes = caller not in (READER, NO_TOKEN, WRONG_TOKEN)
-            data = makers[writes].bytes_of(method)
+            data = makers[caller].bytes_of(method)
             if method.name == _ADMINS_ONLY and caller == ADMIN and _is_valid(method, data):
                 caller = READER
-            channel = self.cluster.channel(caller, process)
+            channel = self.cluster.caller(caller).channel(process)
             under_way.append((caller, method, data, channel.attempt(method, data, _TIMEOUT_S)))
             if len(under_way) >= _IN_FLIGHT:
                 self._finish(*under_way.popleft(), batch)
