@@ -3,8 +3,8 @@
     FUZZ_FRAMES=n      frames in all, 1 000 000 by default
     FUZZ_SECONDS=n     time for all targets together, instead of a number of frames
     FUZZ_SEEDS=A..B    these seeds of each target, to repeat a finding; else they begin at the date
-    FUZZ_TARGETS=a,b   some of the targets: grpc, stream, tcp, shm, log, checkpoint, config,
-                       process-group
+    FUZZ_TARGETS=a,b   some of the targets: grpc, stream, tcp, shm, names, shm-race, log,
+                       checkpoint, config, process-group
 
 The targets of a cluster run one after the other, beside those of files and ports.
 """
@@ -22,15 +22,36 @@ from pathlib import Path
 
 from tests.fuzz.batch import Target
 from tests.fuzz.cluster import FuzzCluster, started_cluster
+from tests.fuzz.cluster_target import ClusterTarget
 from tests.fuzz.lane_target import ShmTarget, StreamTarget, TcpTarget
+from tests.fuzz.names_target import NamesTarget
+from tests.fuzz.racing_target import RacingTarget
 from tests.fuzz.report import FuzzReport
-from tests.fuzz.sandbox import CheckpointTarget, ConfigTarget, LogTarget, ProcessGroupTarget
+from tests.fuzz.sandbox import (
+    CheckpointTarget,
+    ConfigTarget,
+    LogTarget,
+    ProcessGroupTarget,
+    SandboxTarget,
+)
 from tests.fuzz.unary_target import UnaryTarget
 from tests.parity.fuzz.seeds import Budget, budget, seeds
 
-ON_CLUSTER = (UnaryTarget, StreamTarget, TcpTarget, ShmTarget)
+ON_CLUSTER: tuple[type[ClusterTarget], ...] = (
+    UnaryTarget,
+    StreamTarget,
+    TcpTarget,
+    ShmTarget,
+    NamesTarget,
+    RacingTarget,
+)
 """Targets that share a cluster."""
-IN_SANDBOX = (LogTarget, CheckpointTarget, ConfigTarget, ProcessGroupTarget)
+IN_SANDBOX: tuple[type[SandboxTarget], ...] = (
+    LogTarget,
+    CheckpointTarget,
+    ConfigTarget,
+    ProcessGroupTarget,
+)
 """Targets with a process of their own."""
 
 _FRAMES = 1_000_000

@@ -64,8 +64,13 @@ class ClusterTarget(Target):
 
     def maker(self, chance: random.Random, caller: str) -> FrameMaker:
         """Return what draws the requests of a caller."""
+        words = self.words(chance, caller)
+        return FrameMaker(chance, words, replace(words, workers=OWN))
+
+    def words(self, chance: random.Random, caller: str) -> Words:
+        """Return the vocabulary of a caller: its own name, and what it may change."""
         member = self.cluster.caller(caller)
-        words = Words(
+        return Words(
             tables=SCRATCH if writes(caller) else (*SCRATCH, *KEPT),
             workers=(member.name, *OWN) if writes(caller) else (*OWN, *OTHERS),
             functions=NAMES,
@@ -73,4 +78,3 @@ class ClusterTarget(Target):
             incarnations=(member.incarnation, member.incarnation, 1, 2**64 - 1),
             first=chance.randrange(1, 1 << 40),
         )
-        return FrameMaker(chance, words, replace(words, workers=OWN))

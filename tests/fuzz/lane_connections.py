@@ -72,6 +72,9 @@ class SocketLane(LaneConnection):
     Args:
         channel: The channel of the caller.
         kind: The lane.
+
+    Attributes:
+        shared: The arrays of the last frame, in memory that the server reads.
     """
 
     def __init__(self, channel: Channel, kind: str) -> None:
@@ -79,6 +82,7 @@ class SocketLane(LaneConnection):
         self._kind = kind
         self._link: Link = greet(dial(kind, offer.address), kind, offer.secret, MAX_FRAME_BYTES)
         self._sock: socket.socket = self._link.stream.sock  # type: ignore[attr-defined]
+        self.shared: Any = None
 
     def send(self, frame: LaneFrame) -> None:
         if self._kind == "tcp":
@@ -88,6 +92,7 @@ class SocketLane(LaneConnection):
         if frame.body:
             place = self._link.arena.empty((len(frame.body),), np.uint8)
             place[:] = np.frombuffer(frame.body, np.uint8)
+            self.shared = place
         self._sock.sendall(frame.prefix)
 
     def receive(self, timeout_s: float) -> Answer | None:

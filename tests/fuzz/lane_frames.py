@@ -66,17 +66,19 @@ class LaneFrameMaker:
 
     Args:
         maker: Draws the requests.
+        methods: The rpcs.
     """
 
-    def __init__(self, maker: FrameMaker) -> None:
+    def __init__(self, maker: FrameMaker, methods: Sequence[Method] = tuple(HOT.values())) -> None:
         self._maker = maker
+        self._methods = methods
         self._chance: random.Random = maker.chance
         self._calls = 0
 
     def make(self) -> LaneFrame:
         """Return a frame: valid, or hostile in one of its parts."""
         chance = self._chance
-        request = self._maker.make(chance.choice(list(HOT.values())))
+        request = self._maker.make(chance.choice(self._methods))
         entries, body = _lay_out(request.arrays)
         if chance.random() < 0.15:
             entries = _hostile(chance, entries)

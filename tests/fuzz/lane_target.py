@@ -34,7 +34,7 @@ class LaneTarget(ClusterTarget):
 
     def send(self, chance: random.Random, batch: Batch) -> None:
         """Send frames on all connections, then read all answers."""
-        makers = {caller: LaneFrameMaker(self.maker(chance, caller)) for caller in _CALLERS}
+        makers = {caller: self.lane_maker(chance, caller) for caller in _CALLERS}
         while batch.frames < self.frames:
             sent = {}
             for slot, caller in enumerate(_CALLERS):
@@ -45,6 +45,10 @@ class LaneTarget(ClusterTarget):
                 self._finish(slot, frame, batch)
             if self.kind != "stream" and chance.random() < _HANDSHAKES * len(_CALLERS):
                 self._shake_hands(chance, batch)
+
+    def lane_maker(self, chance: random.Random, caller: str) -> LaneFrameMaker:
+        """Return what draws the frames of a caller."""
+        return LaneFrameMaker(self.maker(chance, caller))
 
     def _send(self, chance: random.Random, slot: int, frame: LaneFrame) -> None:
         connection = self._open.get(slot) or self._connect(chance, slot)

@@ -104,10 +104,18 @@ class FrameMaker:
         chance: The source of all decisions.
         words: The vocabulary.
         joining: The vocabulary of requests that begin or end a membership.
+        counts: How many ids a request has.
     """
 
-    def __init__(self, chance: random.Random, words: Words, joining: Words | None = None) -> None:
+    def __init__(
+        self,
+        chance: random.Random,
+        words: Words,
+        joining: Words | None = None,
+        counts: Sequence[int] = (0, 1, 2, 3, 17),
+    ) -> None:
         self.chance = chance
+        self._counts = counts
         self._maker = MessageMaker(chance, words)
         self._joining = MessageMaker(chance, joining or words)
         self._last = b""
@@ -144,7 +152,7 @@ class FrameMaker:
     def _arrays(self, method: Method, message: Any) -> list[Any]:
         if self.chance.random() < 0.15:
             return [self._any_array() for _ in range(self.chance.randint(0, 4))]
-        count = self.chance.choice((0, 1, 2, 3, 17))
+        count = self.chance.choice(self._counts)
         ids, rows = self._ids(count), self._rows(count)
         match method.name:
             case "Lookup":

@@ -89,7 +89,7 @@ def test_frames_are_divided_among_targets_and_seeds_are_for_each() -> None:
 
 def test_targets_are_chosen_by_name() -> None:
     assert chosen({"FUZZ_TARGETS": "tcp,log"}) == ["tcp", "log"]
-    assert len(chosen({})) == 8
+    assert len(chosen({})) == 10
     with pytest.raises(ValueError, match="'udp'; there are grpc"):
         chosen({"FUZZ_TARGETS": "udp"})
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from tests.fuzz.__main__ import IN_SANDBOX, ON_CLUSTER
-from tests.fuzz.batch import Batch
+from tests.fuzz.batch import Batch, Target
 from tests.fuzz.cluster import FuzzCluster, started_cluster
 from tests.fuzz.cluster_target import ClusterTarget
 from tests.fuzz.sandbox import SandboxTarget
@@ -29,7 +29,26 @@ def check(batch: Batch, frames: int) -> None:
     assert len(batch.answers) > 1
 
 
-@pytest.mark.parametrize("kind", ON_CLUSTER, ids=lambda kind: kind.name)
+# The merge with the branch that mends the finding removes its row.
+_OPEN = {
+    "names": "branch identity: requests may name other members",
+    "shm-race": "branch memory: ids are used after they were checked in shared memory",
+    "log": "branch files: hostile records raise raw errors",
+    "checkpoint": "branch files: hostile paths are opened, npz and Parquet raise raw errors",
+    "process-group": "branch memory: the length of an early frame is believed",
+}
+
+
+def marked(kinds: Sequence[type[Target]]) -> Iterator[object]:
+    for kind in kinds:
+        reason = _OPEN.get(kind.name)
+        # A race is not lost in every run.
+        strict = kind.name != "shm-race"
+        marks = (pytest.mark.xfail(reason=reason, strict=strict),) if reason else ()
+        yield pytest.param(kind, id=kind.name, marks=marks)
+
+
+@pytest.mark.parametrize("kind", marked(ON_CLUSTER))
 def test_hostile_frames_get_typed_errors_and_change_nothing(
     cluster: FuzzCluster, kind: type[ClusterTarget]
 ) -> None:
@@ -40,22 +59,7 @@ def test_hostile_frames_get_typed_errors_and_change_nothing(
     check(batch, kind.frames)
 
 
-# Strict: the merge with the branch that mends the readers removes these marks.
-_OPEN = {
-    "log": "branch files: hostile records raise raw errors",
-    "checkpoint": "branch files: hostile paths are opened, npz and Parquet raise raw errors",
-    "process-group": "branch memory: the length of an early frame is believed",
-}
-
-
-def sandboxes() -> Iterator[object]:
-    for kind in IN_SANDBOX:
-        reason = _OPEN.get(kind.name)
-        marks = (pytest.mark.xfail(reason=reason, strict=True),) if reason else ()
-        yield pytest.param(kind, id=kind.name, marks=marks)
-
-
-@pytest.mark.parametrize("kind", sandboxes())
+@pytest.mark.parametrize("kind", marked(IN_SANDBOX))
 def test_hostile_files_and_ports_get_typed_errors(kind: type[SandboxTarget]) -> None:
     target = kind()
     try:
