@@ -7,11 +7,36 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gradmesh.protos.method import Method
-from tests.fuzz.rpc_frames import FrameMaker
+from tests.fuzz.rpc_frames import RPCS, FrameMaker
 from tests.fuzz.unary_target import UnaryTarget
 from tests.fuzz.words import OTHERS
 
 _MEMBERS = ("client", "worker", "trainer")
+# What a request in the name of another member could take from it.
+_NAMES = frozenset(
+    {
+        "Push",
+        "ReleaseContext",
+        "Lookup",
+        "Backward",
+        "Apply",
+        "SendGradients",
+        "Deliver",
+        "CheckCalls",
+        "DeleteRef",
+        "AcceptFork",
+        "BeginSnapshot",
+        "Register",
+        "RenewLease",
+        "Leave",
+        "JoinRound",
+        "TakeShard",
+        "ReportProgress",
+        "ReportCheckpoint",
+        "ReportMove",
+    }
+)
+_NAMING = [(where, rpc) for where, rpcs in RPCS.items() for rpc in rpcs if rpc.name in _NAMES]
 
 
 class NamesTarget(UnaryTarget):
@@ -32,6 +57,9 @@ class NamesTarget(UnaryTarget):
             incarnations=(self.cluster.state.incarnation, 1, 2**64 - 1),
         )
         return FrameMaker(chance, words)
+
+    def _rpc(self, chance: random.Random) -> tuple[str, Method]:
+        return chance.choice(_NAMING)
 
     def _caller(self, chance: random.Random, method: Method) -> str:
         return chance.choice(_MEMBERS)

@@ -37,8 +37,7 @@ class UnaryTarget(ClusterTarget):
         makers = {caller: self.maker(chance, caller) for caller in CALLERS}
         under_way: deque[tuple[str, Method, bytes, Any]] = deque()
         for _ in range(self.frames):
-            process = chance.choice(tuple(RPCS))
-            method = chance.choice(RPCS[process])
+            process, method = self._rpc(chance)
             caller = self._caller(chance, method)
             data = makers[caller].bytes_of(method)
             if method.name == _ADMINS_ONLY and caller == ADMIN and _is_valid(method, data):
@@ -49,6 +48,11 @@ class UnaryTarget(ClusterTarget):
                 self._finish(*under_way.popleft(), batch)
         while under_way:
             self._finish(*under_way.popleft(), batch)
+
+    def _rpc(self, chance: random.Random) -> tuple[str, Method]:
+        """Return a process and one of its rpcs."""
+        process = chance.choice(tuple(RPCS))
+        return process, chance.choice(RPCS[process])
 
     def _caller(self, chance: random.Random, method: Method) -> str:
         """Return a caller: most often one that may call the rpc."""
