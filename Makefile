@@ -15,7 +15,7 @@ BUILD_ARGS = $(foreach argument,BASE_IMAGE EXTRAS,$(if $($(argument)),--build-ar
   --build-arg VERSION=$(lastword $(subst :, ,$(IMAGE))) --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup parity-setup kernels test test-all faults-slice soak fuzz-engine fuzz-ddp fuzz-dist check audit licences requirements format protos check-protos image e2e bench render clean
+.PHONY: help demo setup parity-setup kernels test test-all faults-slice soak fuzz fuzz-engine fuzz-ddp fuzz-dist check audit licences requirements format protos check-protos image e2e bench render clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -69,6 +69,9 @@ kernels: $(VENV)/.dev
 
 soak: $(VENV)/.dev  ## the suites of rpc and distributed autograd, 20 times in the same processes; detects leaks
 	TEST_ROUNDS=20 $(BIN)/python -m pytest -q -x -m "not e2e" tests/parity/rpc tests/integration/dist_autograd
+
+fuzz: $(VENV)/.dev kernels  ## hostile bytes at every border; FUZZ_FRAMES=n, FUZZ_SECONDS=n, FUZZ_SEEDS=A..B, FUZZ_TARGETS=tcp,log
+	$(BIN)/python -m tests.fuzz
 
 fuzz-engine: $(VENV)/.parity kernels  ## random graphs, optimizers and schedules against torch; FUZZ_SEEDS=A..B, FUZZ_SECONDS=n, FUZZ_PROCESSES=n
 	$(BIN)/python -m tests.parity.fuzz

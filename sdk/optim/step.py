@@ -80,6 +80,11 @@ class StepHandler:
             raise RefNotFound(
                 "the optimizer does not exist on this worker", worker=self._agent.name
             )
+        error = outcome.exception()
+        if error is not None:
+            raise InvalidRequest(
+                f"the function that should have made the optimizer raised {type(error).__name__}"
+            )
         found = outcome.value()
         if not isinstance(found, OwnerOptimizer):
             raise InvalidRequest(f"a {type(found).__name__} is not a distributed optimizer")

@@ -30,6 +30,10 @@ _MOST = 1 << 63
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
+_MOST_SHOWN = 200
+# Longer texts are no misspelled name, and comparing them takes long.
+_MOST_COMPARED = 100
+
 
 def convert(annotation: Any, raw: object, rule: SettingRule) -> Any:
     """Convert one value and check it against its rule.
@@ -57,6 +61,8 @@ def convert(annotation: Any, raw: object, rule: SettingRule) -> Any:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` when a known name is similar, else an empty string."""
+    if len(name) > _MOST_COMPARED:
+        return ""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -75,7 +81,7 @@ def _typed(annotation: Any, raw: object) -> Any:
     if origin is tuple:
         parts = raw.split(",") if isinstance(raw, str) else raw
         if not isinstance(parts, list):
-            raise ValueError(f"expected a list, got {raw!r}")
+            raise ValueError(f"expected a list, got {_shown(raw)}")
         return tuple(_typed(get_args(annotation)[0], part) for part in parts if part != "")
     return _SCALARS[annotation](raw)
 
@@ -84,7 +90,16 @@ def _choice(choices: tuple[str, ...], raw: object) -> str:
     if raw in choices:
         return str(raw)
     hint = did_you_mean(str(raw), choices)
-    raise ValueError(f"expected one of {', '.join(choices)}, got {raw!r}{hint}")
+    raise ValueError(f"expected one of {', '.join(choices)}, got {_shown(raw)}{hint}")
+
+
+def _shown(raw: object) -> str:
+    """Return a value for a message, shortened: it may be as long as the file it comes from."""
+    try:
+        text = f"{raw:g}" if isinstance(raw, float) else repr(raw)
+    except ValueError:
+        text = "a number of thousands of digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _boolean(raw: object) -> bool:
@@ -93,7 +108,7 @@ def _boolean(raw: object) -> bool:
     text = raw.strip().lower() if isinstance(raw, str) else ""
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
-    raise ValueError(f"expected true or false, got {raw!r}")
+    raise ValueError(f"expected true or false, got {_shown(raw)}")
 
 
 def _integer(raw: object) -> int:
@@ -104,7 +119,7 @@ def _integer(raw: object) -> int:
             pass
     elif isinstance(raw, int) and not isinstance(raw, bool):
         return raw
-    raise ValueError(f"expected a whole number, got {raw!r}")
+    raise ValueError(f"expected a whole number, got {_shown(raw)}")
 
 
 def _number(raw: object) -> float:
@@ -115,19 +130,19 @@ def _number(raw: object) -> float:
             value = math.nan
         if math.isfinite(value):
             return value
-    raise ValueError(f"expected a number, got {raw!r}")
+    raise ValueError(f"expected a number, got {_shown(raw)}")
 
 
 def _text(raw: object) -> str:
     if not isinstance(raw, str):
-        raise ValueError(f"expected text, got {raw!r}")
+        raise ValueError(f"expected text, got {_shown(raw)}")
     try:
         encoded = os.fsencode(raw)
     except UnicodeEncodeError:
         encoded = b"\0"
     if b"\0" in encoded:
         # JSON can hold them; no name of a file can.
-        raise ValueError(f"expected text without NUL and lone surrogates, got {raw!r}")
+        raise ValueError(f"expected text without NUL and lone surrogates, got {_shown(raw)}")
     return raw
 
 
@@ -160,9 +175,9 @@ def _in_range(value: object, rule: SettingRule) -> None:
     if isinstance(value, int) and abs(value) >= _MOST:
         raise ValueError("expected a number of 64 bits")
     if rule.minimum is not None and value < rule.minimum:
-        raise ValueError(f"expected at least {rule.minimum:g}, got {value:g}")
+        raise ValueError(f"expected at least {rule.minimum:g}, got {_shown(value)}")
     if rule.maximum is not None and value > rule.maximum:
-        raise ValueError(f"expected at most {rule.maximum:g}, got {value:g}")
+        raise ValueError(f"expected at most {rule.maximum:g}, got {_shown(value)}")
 
 
 S = TypeVar("S", bound=Section)

@@ -216,7 +216,12 @@ class CallExecutor:
         if target is None:
             function = self._functions.find(name, self._me.name)
         else:
-            value = target.to_here(max(call.deadline.remaining_s(), 1e-3))
+            try:
+                value = target.to_here(max(call.deadline.remaining_s(), 1e-3))
+            except MeshError:
+                raise
+            except Exception as error:  # of the function that should have made the object
+                return self._failure(error, message)
             function = self._functions.method(value, name, self._me.name)
         note = message.autograd if message.HasField("autograd") else None
         sender = message.caller.name
@@ -247,8 +252,6 @@ class CallExecutor:
         kwargs: Mapping[str, Any],
         message: Request,
     ) -> Reply | Future[Any]:
-        stays = isinstance(message, pb.CreateRefRequest)
-        outcome: Future[Any]
         try:
             result = function(*args, **kwargs)
             if is_async(function):
@@ -261,15 +264,19 @@ class CallExecutor:
         # Errors of the catalogue, too: raised here, they would signal the caller's retry loop that
         # this worker did not act.
         except (Exception, SystemExit) as error:
-            if not stays:
-                return Reply(error=self.error(error, name))
-            outcome = Future()
-            outcome.set_exception(error)
-            return outcome
-        if not stays:
+            return self._failure(error, message)
+        if not isinstance(message, pb.CreateRefRequest):
             return self._encode(result, message, name)
-        outcome = Future()
+        outcome: Future[Any] = Future()
         outcome.set_result(result)
+        return outcome
+
+    def _failure(self, error: BaseException, message: Request) -> Reply | Future[Any]:
+        """Return the outcome of a function that raised, or whose object could not be made."""
+        if not isinstance(message, pb.CreateRefRequest):
+            return Reply(error=self.error(error, message.function))
+        outcome: Future[Any] = Future()
+        outcome.set_exception(error)
         return outcome
 
     def reply(

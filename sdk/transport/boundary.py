@@ -19,6 +19,7 @@ from gradmesh.protos.errors import InternalError, MeshError
 from gradmesh.protos.printable import received_text
 
 DOMAIN = "gradmesh"
+_DETAILS_KEY = "grpc-status-details-bin"
 
 # A status travels in HTTP/2 headers, of which a gRPC client accepts 8 KiB by default, and contains
 # the message twice. A longer one would arrive as an error of gRPC itself.
@@ -100,16 +101,29 @@ def from_call(call: grpc.RpcError, where: str) -> MeshError:
         call: The error that gRPC raised, which is also the call.
         where: The worker and the rpc, for the message.
     """
-    try:
-        typed = _typed(rpc_status.from_call(call), where)
-    except (ValueError, DecodeError):
-        typed = None  # details that are malformed or contradict the status
+    typed = _typed(_details_of(call), where)
     if typed is not None:
         return typed
     cls = _BARE[call.code()]
     remedy = _REMEDY.get(cls, "")
     details = received_text(call.details() or "")
     return cls(f"{where}: {details}" + (f"; {remedy}" if remedy else ""), where=where)
+
+
+def _details_of(call: Any) -> Any:
+    """Return the google.rpc.Status of a failed call; None if it has none, or a wrong one.
+
+    Unlike `rpc_status.from_call` it does not compare the message with gRPC's, which is sometimes
+    still percent-encoded.
+    """
+    for key, value in call.trailing_metadata() or ():
+        if key == _DETAILS_KEY:
+            try:
+                found = status_pb2.Status.FromString(value)
+            except DecodeError:
+                return None
+            return found if found.code == call.code().value[0] else None
+    return None
 
 
 def _shorten(text: str, max_bytes: int) -> str:

@@ -73,6 +73,8 @@ BAD = {
     + struct.pack("<BBHIQQ", 9, 1, 0, 0, 0, 2**40),
     "odd offset": header(table_bytes=16, body_bytes=0) + struct.pack("<BBHIQ", 9, 0, 0, 0, 8),
     "overflow": header(table_bytes=32) + struct.pack("<BBHIQQQ", 9, 2, 0, 0, 0, 2**40, 2**40),
+    "empty and huge": header(table_bytes=40)
+    + struct.pack("<BBHIQQQQ", 9, 3, 0, 0, 0, 0, 2**40, 2**40),
     "two frames at once": header() + header(),
 }
 

@@ -213,3 +213,20 @@ def test_effective_configuration_is_one_json_line(tmp_path: Path) -> None:
 
     assert "\n" not in line
     assert json.loads(line)["oven"]["recipe"] == "a/b"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"heat = {'9' * 5000}", "is not valid TOML"),
+        (f"heat = 0x{'f' * 5000}", "got a number of thousands of digits"),
+        (f"heat = {'9' * 400}", "expected at most 300, got 999"),
+        (f"minutes = {'9' * 400}", "expected a number, got 999"),
+        (f'mode = "{"x" * 50_000}"', "expected one of top, bottom, got 'xxx"),
+    ],
+)
+def test_huge_values_are_short_problems(tmp_path: Path, text: str, expected: str) -> None:
+    (problem,) = problems_of(file=toml(tmp_path, f"[oven]\n{text}\n"))
+
+    assert expected in problem
+    assert len(problem) < 1000

@@ -47,3 +47,13 @@ def test_malformed_error_details_are_ignored(details: bytes) -> None:
     call = FailedCall(grpc.StatusCode.INTERNAL, "text", ("grpc-status-details-bin", details))
 
     assert type(from_call(call, "here")) is errors.InternalError
+
+
+def test_an_error_keeps_its_type_where_grpc_left_the_message_encoded() -> None:
+    status = to_status(errors.TableNotFound("no table 'é'"))
+    call = FailedCall(status.code, "no table '%C3%A9'", *status.trailing_metadata)
+
+    error = from_call(call, "here")
+
+    assert type(error) is errors.TableNotFound
+    assert error.message.startswith("no table 'é'")
