@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
+from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import membership_pb2 as pb
 from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
 from gradmesh.protos.limits import check_name, natural_key
@@ -63,6 +64,8 @@ class Members:
         """
         _check(member)
         held = self._member(member.name)
+        if held is None or held.role != member.role:
+            self._check_room(member.role)
         former = held if held != member else None
         newest = max(self._gone.get(member.name, 0), former.incarnation if former else 0)
         expires_in = self._expires_in(member.name, now) if former else 0.0
@@ -77,6 +80,15 @@ class Members:
         elif held is None:
             self._save(member.name)
         return former
+
+    def _check_room(self, role: pb.Role) -> None:
+        """Check that one more process may be a member of a role.
+
+        Raises:
+            LimitExceeded: There are too many of them.
+        """
+        if len(self._leases) + len(self._former) >= limits.MEMBERS.total:
+            limits.MEMBERS.check(len(self.known_of_role(role)))
 
     def _expires_in(self, name: str, now: float) -> float:
         """Return how long a name stays reserved for the process that holds it."""
@@ -184,7 +196,8 @@ class Members:
 
     def of_role(self, role: pb.Role) -> list[pb.Member]:
         """Return the members with a role, by name."""
-        return [held.member for held in self.leases() if held.member.role == role]
+        found = [held.member for held in self._leases.values() if held.member.role == role]
+        return sorted(found, key=lambda member: natural_key(member.name))
 
     def known_of_role(self, role: pb.Role) -> list[pb.Member]:
         """Return the members with a role, former members included."""
@@ -193,7 +206,7 @@ class Members:
 
     def leases(self) -> list[MemberLease]:
         """Return the leases of all members, by name."""
-        return sorted(self._leases.values(), key=lambda held: natural_key(held.member.name))
+        return sorted(self._leases.values(), key=lambda held: order(held.member.name))
 
     def check_invariants(self) -> None:
         """Check that the members are consistent and in the journal; for tests.
@@ -221,6 +234,11 @@ class Members:
                 incarnation=incarnation,
             )
         return held
+
+
+def order(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Return the sort key of members: by the numbers in their names, and without equal keys."""
+    return natural_key(name), name
 
 
 def _taken(member: pb.Member, former: pb.Member | None, expires_in: float) -> NameTaken:

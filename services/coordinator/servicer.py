@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar, final
 
+from gradmesh.protos import limits
+from gradmesh.protos.bound import Tally
 from gradmesh.protos.coordinator.v1 import (
     data_pb2,
     membership_pb2,
@@ -17,8 +19,10 @@ from gradmesh.protos.errors import MeshError, Retry
 from gradmesh.protos.version import VERSION
 from gradmesh.sdk.cluster.membership import role_name
 from gradmesh.sdk.process import fault
+from gradmesh.sdk.transport.account import account_of
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
+from gradmesh.services.coordinator import requests
 from gradmesh.services.coordinator.machine import Machine
 
 T = TypeVar("T")
@@ -55,6 +59,7 @@ class CoordinatorServicer:
         # Guards all state; notified after every event that may end a wait.
         self._changed = threading.Condition()
         self._waiters = 0
+        self._waits = Tally(limits.WAITS)
         self._listeners = 0
         self._closed = False
 
@@ -74,6 +79,7 @@ class CoordinatorServicer:
         self, request: membership_pb2.RegisterRequest, call: Call
     ) -> membership_pb2.RegisterResponse:
         """Make a process a member."""
+        requests.check_register(request)
         call.caller.check_member(role_name(request.member.role))
         with self._changed:
             response = self._machine.register(request, self._clock())
@@ -84,9 +90,10 @@ class CoordinatorServicer:
         self, request: membership_pb2.RenewLeaseRequest, call: Call
     ) -> membership_pb2.RenewLeaseResponse:
         """Extend a lease; the answer waits for updates if the request allows it."""
+        contexts = requests.openers_of(request)
         with self._changed:
             self._check_own(request.name, call)
-            found = self._machine.renew(request, self._clock())
+            found = self._machine.renew(request, self._clock(), contexts)
             left_s = min(request.wait_s, MAX_WAIT_S, call.deadline.to_answer().remaining_s())
             until = Deadline.after(min(left_s, found.lease_s / 2))
             self._listeners += 1
@@ -97,7 +104,7 @@ class CoordinatorServicer:
                         break
                     self._changed.wait(until.remaining_s())
                     # Not a heartbeat: the member has sent nothing since.
-                    found = self._machine.updates(request)
+                    found = self._machine.updates(request, contexts)
             finally:
                 self._listeners -= 1
             return found
@@ -122,8 +129,9 @@ class CoordinatorServicer:
         self, request: rendezvous_pb2.JoinRoundRequest, call: Call
     ) -> rendezvous_pb2.JoinRoundResponse:
         """Wait until the generation of the trainers is formed."""
+        requests.check_size(request)
         with self._changed:
-            return self._wait(lambda: self._join(request), call.deadline)
+            return self._wait(lambda: self._join(request), call)
 
     def _join(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
         # Repeated after each change: a waiting trainer joins as soon as the generation has space.
@@ -139,8 +147,9 @@ class CoordinatorServicer:
         self, request: rendezvous_pb2.PutKeyRequest, call: Call
     ) -> rendezvous_pb2.PutKeyResponse:
         """Publish a value."""
+        requests.check_key(request)
         with self._changed:
-            self._machine.put(request)
+            self._machine.put(request, account_of(call.caller))
             self._changed.notify_all()
             return rendezvous_pb2.PutKeyResponse()
 
@@ -150,7 +159,7 @@ class CoordinatorServicer:
         """Wait for a value."""
         with self._changed:
             value = self._wait(
-                lambda: self._machine.rendezvous.get(request.generation, request.key), call.deadline
+                lambda: self._machine.rendezvous.get(request.generation, request.key), call
             )
             return rendezvous_pb2.GetKeyResponse(value=value)
 
@@ -158,8 +167,10 @@ class CoordinatorServicer:
         self, request: table_pb2.CreateTableRequest, call: Call
     ) -> table_pb2.CreateTableResponse:
         """Add a table to the catalogue."""
+        requests.check_table(request)
         with self._changed:
-            return table_pb2.CreateTableResponse(created=self._machine.create_table(request.spec))
+            created = self._machine.create_table(request.spec, account_of(call.caller))
+            return table_pb2.CreateTableResponse(created=created)
 
     def describe_table(
         self, request: table_pb2.DescribeTableRequest, call: Call
@@ -172,16 +183,17 @@ class CoordinatorServicer:
     def list_tables(
         self, request: table_pb2.ListTablesRequest, call: Call
     ) -> table_pb2.ListTablesResponse:
-        """Read the catalogue."""
+        """Read a page of the catalogue."""
         with self._changed:
-            return table_pb2.ListTablesResponse(specs=self._machine.catalogue.all())
+            specs, token = self._machine.catalogue.page(request.page_token, request.page_size)
+        return table_pb2.ListTablesResponse(specs=specs, next_page_token=token)
 
     def get_shard_map(
         self, request: table_pb2.GetShardMapRequest, call: Call
     ) -> table_pb2.GetShardMapResponse:
         """Wait for the parameter servers and return the shard map."""
         with self._changed:
-            found = self._wait(self._machine.shard_map, call.deadline)
+            found = self._wait(self._machine.shard_map, call)
             return table_pb2.GetShardMapResponse(map=found)
 
     def scale_parameter_servers(
@@ -189,7 +201,7 @@ class CoordinatorServicer:
     ) -> reshard_pb2.ScaleParameterServersResponse:
         """Begin to change the number of parameter servers."""
         with self._changed:
-            found = self._wait(lambda: self._machine.scale(request, self._clock()), call.deadline)
+            found = self._wait(lambda: self._machine.scale(request, self._clock()), call)
             self._changed.notify_all()
             return reshard_pb2.ScaleParameterServersResponse(reshard=found)
 
@@ -204,6 +216,7 @@ class CoordinatorServicer:
         self, request: reshard_pb2.ReportMoveRequest, call: Call
     ) -> reshard_pb2.ReportMoveResponse:
         """Record a server's progress in a reshard, and wait for updates."""
+        requests.check_move(request)
         with self._changed:
             self._check_own(request.name, call)
             before = self._machine.scaling.reshards.state.version
@@ -227,8 +240,10 @@ class CoordinatorServicer:
         self, request: data_pb2.TakeShardRequest, call: Call
     ) -> data_pb2.TakeShardResponse:
         """Assign a shard of a data set; wait while other workers hold all remaining ones."""
+        requests.check_take(request)
+        account = account_of(call.caller)
         with self._changed:
-            found = self._wait(lambda: self._machine.take_shard(request), call.deadline)
+            found = self._wait(lambda: self._machine.take_shard(request, account), call)
             self._changed.notify_all()
             return found
 
@@ -244,8 +259,9 @@ class CoordinatorServicer:
         self, request: data_pb2.SetDataPositionRequest, call: Call
     ) -> data_pb2.SetDataPositionResponse:
         """Set a data set to a saved position."""
+        position = requests.position_of(request)
         with self._changed:
-            self._machine.set_data_position(request)
+            self._machine.set_data_position(request.dataset, position, account_of(call.caller))
             self._changed.notify_all()
             return data_pb2.SetDataPositionResponse()
 
@@ -253,6 +269,7 @@ class CoordinatorServicer:
         self, request: status_pb2.ReportProgressRequest, call: Call
     ) -> status_pb2.ReportProgressResponse:
         """Store a trainer's progress."""
+        requests.check_size(request)
         with self._changed:
             self._machine.report(request)
             fault.point("reported", request.progress.step)
@@ -262,6 +279,7 @@ class CoordinatorServicer:
         self, request: status_pb2.ReportResultRequest, call: Call
     ) -> status_pb2.ReportResultResponse:
         """Store the result of a run."""
+        requests.check_result(request)
         with self._changed:
             self._machine.finish(request)
             return status_pb2.ReportResultResponse()
@@ -279,6 +297,7 @@ class CoordinatorServicer:
         self, request: status_pb2.ReportCheckpointRequest, call: Call
     ) -> status_pb2.ReportCheckpointResponse:
         """Store a trainer's report about a checkpoint."""
+        requests.check_checkpoint(request)
         with self._changed:
             self._machine.report_checkpoint(request, self._clock())
             fault.point("checkpoint-reported", request.checkpoint.step)
@@ -287,16 +306,23 @@ class CoordinatorServicer:
     def get_status(
         self, request: status_pb2.GetStatusRequest, call: Call
     ) -> status_pb2.GetStatusResponse:
-        """Return the status of the whole cluster."""
+        """Return the status of the whole cluster, with a page of its members."""
         with self._changed:
-            response = self._machine.status(self._clock())
+            response = self._machine.status(self._clock(), request.page_token, request.page_size)
             response.version = VERSION
             response.uptime_s = self._clock() - self._begun
             return response
 
-    def _wait(self, attempt: Callable[[], T], deadline: Deadline) -> T:
-        """Repeat `attempt` until it succeeds; raise its error when the time is up."""
-        until = Deadline.after(min(MAX_WAIT_S, deadline.to_answer().remaining_s()))
+    def _wait(self, attempt: Callable[[], T], call: Call) -> T:
+        """Repeat `attempt` until it succeeds; raise its error when the time is up.
+
+        Raises:
+            LimitExceeded: The caller waits for too much else.
+        """
+        until = Deadline.after(min(MAX_WAIT_S, call.deadline.to_answer().remaining_s()))
+        waiting = call.caller.name
+        self._waits.check(waiting)
+        self._waits.add(waiting)
         self._waiters += 1
         try:
             while True:
@@ -309,6 +335,7 @@ class CoordinatorServicer:
                 self._changed.wait(until.remaining_s())
         finally:
             self._waiters -= 1
+            self._waits.remove(waiting)
 
 
 def _has_updates(
