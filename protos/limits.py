@@ -134,8 +134,9 @@ GATHERS = Bound("gathers that wait", 1024, 128, "wait for gathers before beginni
 GATHER_BYTES = Bound("bytes of gathers that wait", 2**30, 0, "gather smaller values")
 """The reply carries all values of a gather, so it must fit into a message anyway."""
 
-PREPARED_STEPS = Bound("prepared steps of an optimizer", 16, 0, "commit or abandon steps")
-"""Each has a copy of the parameters. A client prepares one at a time."""
+MAX_PREPARED_STEPS = 8
+"""Prepared steps of an optimizer, each with a copy of the parameters. Its client prepares one at a
+time; the oldest is abandoned."""
 
 SNAPSHOTS = Bound("snapshots of a server", 64, 16, "end some, or wait until they expire")
 """A table has one that is frozen; the others wait for their step."""

@@ -85,7 +85,7 @@ class AutogradServicer:
         share = ctx.share(head, Deadline.after(head.remaining_ms / 1000))
         plan = message.plan if message.HasField("plan") else None
         if share.has_seen(count):
-            return _response(share.earlier_answer(count))
+            return _response(share.earlier_answer(count, call.deadline))
         if not share.add_gradients(count, grads, plan, message.finished):
             return _response(())
         # A lane has a thread for each connection; gRPC's few threads must not all wait for others.

@@ -1,13 +1,17 @@
 """The reply to a call, independent of the rpc whose response carries it."""
 
 import builtins
+import logging
 import threading
 import traceback
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, final
 
+from gradmesh.protos import limits
+from gradmesh.protos.bound import Tally
 from gradmesh.protos.common.v1.autograd_pb2 import AutogradNote
 from gradmesh.protos.common.v1.value_pb2 import Value
 from gradmesh.protos.errors import CATALOGUE, MeshError, RemoteFailure
@@ -19,6 +23,8 @@ from gradmesh.sdk.rpc.registry import Registry
 from gradmesh.sdk.rpc.rref.control import RRefControl
 from gradmesh.sdk.rpc.threads import Task
 from gradmesh.sdk.transport.deadline import Deadline
+
+_log = logging.getLogger(__name__)
 
 # A long chain of nested calls would include the traceback of each.
 _MAX_TEXT = 64 * 2**10
@@ -206,9 +212,16 @@ def _fit(text: str) -> str:
     return f"{text[: _MAX_TEXT // 2]}\n…\n{text[-_MAX_TEXT // 2 :]}"
 
 
+# Replies that are sent to one worker at once: one that cannot be reached holds no more threads.
+_SENDERS = 16
+
+
 @final
 class DeferredReplies:
     """The calls of other workers whose deferred replies are outstanding.
+
+    What one worker, and all together, may have outstanding is bounded: in calls, and in bytes of
+    arguments, which are kept until their functions have run.
 
     Args:
         me: The worker.
@@ -220,8 +233,27 @@ class DeferredReplies:
         self._me = me
         self._control = control
         self._run = run
-        self._changed = threading.Condition()  # guards _outstanding
-        self._outstanding: set[tuple[WorkerId, int]] = set()
+        self._changed = threading.Condition()  # guards all below
+        self._outstanding: dict[tuple[WorkerId, int], int] = {}
+        self._calls = Tally(limits.DEFERRED)
+        self._bytes = Tally(limits.QUEUED_BYTES)
+        # Replies that are complete and not sent yet, and how many are being sent, by worker.
+        self._ready: dict[WorkerId, deque[Task]] = {}
+        self._senders: Counter[WorkerId] = Counter()
+
+    def check_room(self, caller: WorkerId, size: int) -> None:
+        """Check that one more call of a worker may have its reply deferred.
+
+        Args:
+            caller: The calling worker.
+            size: Bytes of the request.
+
+        Raises:
+            LimitExceeded: Too many are outstanding.
+        """
+        with self._changed:
+            self._calls.check(caller.name)
+            self._bytes.check(caller.name, size)
 
     def defer(
         self,
@@ -229,6 +261,7 @@ class DeferredReplies:
         call_id: int,
         reply: Future[Reply],
         fail: Callable[[BaseException], Reply],
+        size: int = 0,
     ) -> None:
         """Send a reply to its caller when it is complete.
 
@@ -237,10 +270,14 @@ class DeferredReplies:
             call_id: The caller's number of the call.
             reply: The future of the reply.
             fail: Makes the reply for an error.
+            size: Bytes of the request.
         """
         call = (caller, call_id)
         with self._changed:
-            self._outstanding.add(call)
+            self._forget(call)  # a repeated number
+            self._outstanding[call] = size
+            self._calls.add(caller.name)
+            self._bytes.add(caller.name, size)
 
         def deliver() -> None:
             try:
@@ -251,16 +288,50 @@ class DeferredReplies:
                 )
             finally:
                 with self._changed:
-                    self._outstanding.discard(call)
+                    self._forget(call)
                     self._changed.notify_all()
 
-        def deliver_later(_: Future[Reply]) -> None:
-            try:
-                self._run(deliver)
-            except MeshError:
-                deliver()  # no thread is free; send on this one
+        reply.add_done_callback(lambda _: self._send_later(caller, deliver))
 
-        reply.add_done_callback(deliver_later)
+    def _forget(self, call: tuple[WorkerId, int]) -> None:
+        size = self._outstanding.pop(call, None)
+        if size is not None:
+            self._calls.remove(call[0].name)
+            self._bytes.remove(call[0].name, size)
+
+    def _send_later(self, caller: WorkerId, deliver: Task) -> None:
+        """Send a reply, after others to the same worker if those are many."""
+        with self._changed:
+            if self._senders[caller] >= _SENDERS:
+                self._ready.setdefault(caller, deque()).append(deliver)
+                return
+            self._senders[caller] += 1
+
+        def send() -> None:
+            following: Task | None = deliver
+            while following is not None:
+                try:
+                    following()
+                except Exception:
+                    _log.exception("a reply was not sent")
+                following = self._next(caller)
+
+        try:
+            self._run(send)
+        except MeshError:
+            send()  # no thread is free; send on this one
+
+    def _next(self, caller: WorkerId) -> Task | None:
+        """Return the next reply to a worker; None ends the sender."""
+        with self._changed:
+            waiting = self._ready.get(caller)
+            if waiting:
+                return waiting.popleft()
+            self._ready.pop(caller, None)
+            self._senders[caller] -= 1
+            if not self._senders[caller]:
+                del self._senders[caller]
+            return None
 
     def unknown(self, caller: WorkerId, call_ids: Iterable[int]) -> list[int]:
         """Return which of a caller's calls have no outstanding reply here."""

@@ -30,7 +30,7 @@ _NAMES_BYTES = 2**10
 # Requests may carry fields of later versions, which are kept with the others: all bytes count.
 _MOST_BYTES: Mapping[type[Message], int] = {
     membership_pb2.RenewLeaseRequest: limits.MAX_OPENERS * (limits.MAX_NAME_BYTES + 64),
-    rendezvous_pb2.PutKeyRequest: limits.MAX_VALUE_BYTES + _NAMES_BYTES,
+    rendezvous_pb2.PutKeyRequest: 2 * limits.MAX_VALUE_BYTES,
     data_pb2.SetDataPositionRequest: MAX_POSITION_BYTES + _NAMES_BYTES,
 }
 

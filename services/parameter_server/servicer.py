@@ -1,12 +1,14 @@
 """The parameter server's rpcs over its store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 import numpy as np
 
+from gradmesh.protos import limits
 from gradmesh.protos.errors import InvalidRequest, StaleShardMap
 from gradmesh.protos.frame import Frame
+from gradmesh.protos.limits import check_count, check_name, check_text
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import arrays_per_table, pack, unpack, unpack_all
 from gradmesh.sdk.transport.deadline import Deadline
@@ -37,6 +39,7 @@ class ParameterServerServicer:
 
     def start_run(self, request: pb.StartRunRequest, call: Call) -> pb.StartRunResponse:
         """Begin a run."""
+        _check_tables(request.tables)
         self._check_generation(request.generation, call.deadline)
         self._store.start_run(
             request.generation,
@@ -124,8 +127,13 @@ class ParameterServerServicer:
         """Apply a context's gradients."""
         mark = request.mark if request.HasField("mark") else None
         returned = request.returned if request.HasField("returned") else None
+        check_count("failed passes", len(request.failed_passes), limits.MAX_IDS_AT_ONCE)
         steps = self._store.apply(
-            request.context, mark, call.deadline, returned=returned, failed=request.failed_passes
+            request.context,
+            mark,
+            call.deadline,
+            returned=returned,
+            failed=set(request.failed_passes),
         )
         return pb.ApplyResponse(applied_steps=steps)
 
@@ -146,6 +154,7 @@ class ParameterServerServicer:
             ]
             arrays = [array for pair in pairs for array in pair]
         sender = (message.worker, message.incarnation, message.sequence)
+        check_text("name of a worker", message.worker, limits.MAX_NAME_BYTES)
         try:
             applied = self._store.push(
                 sender, message.tables, arrays, message.shard_epoch, call.deadline
@@ -167,6 +176,9 @@ class ParameterServerServicer:
     ) -> pb.BeginSnapshotResponse:
         """Freeze tables."""
         step = request.step if request.HasField("step") else None
+        _check_tables(request.tables)
+        for name in (request.snapshot, request.base, request.owner.name):
+            check_text("name of a snapshot or its owner", name, limits.MAX_NAME_BYTES)
         if request.shard_epoch:
             self._store.epochs.check(request.shard_epoch, call.deadline)
         return self._store.checkpointing.begin_snapshot(
@@ -195,6 +207,8 @@ class ParameterServerServicer:
 
     def begin_restore(self, request: pb.BeginRestoreRequest, call: Call) -> pb.BeginRestoreResponse:
         """Empty tables for a restore."""
+        _check_tables(request.tables)
+        check_text("name of a restore", request.restore, limits.MAX_NAME_BYTES)
         with self._store.gate.passing(Kind.CHANGES, call.deadline):
             self._store.checkpointing.begin_restore(request.restore, request.tables, call.deadline)
         return pb.BeginRestoreResponse()
@@ -227,8 +241,17 @@ class ParameterServerServicer:
 
     def stage_marks(self, request: pb.StageMarksRequest, call: Call) -> pb.StageMarksResponse:
         """Stage the run state, step counts and dedupe table of a reshard."""
+        check_name("worker", request.source)
+        for entry in request.pushes:
+            check_text("name of a worker", entry.worker, limits.MAX_NAME_BYTES)
         self._store.resharding.stage_marks(request.reshard, marks_of(request), call.deadline)
         return pb.StageMarksResponse()
+
+
+def _check_tables(names: Sequence[str]) -> None:
+    check_count("tables", len(names), limits.TABLES.total)
+    if len(set(names)) != len(names):
+        raise InvalidRequest("a table is named twice; name each table once")
 
 
 def _check_count(got: int, want: int, what: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradmesh.engine.kernels import sketch as kernels
-from gradmesh.services.parameter_server.contexts import Slots
+from gradmesh.services.parameter_server.open_context import Slots
 
 _CELL_BITS = 20
 # Small: the cells of a batch are scattered, and most of a cell's cost is the cache miss.

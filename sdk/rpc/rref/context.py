@@ -291,6 +291,7 @@ class RRefCollector:
         A member of the same name with another incarnation is another worker.
         """
         rrefs = self._rrefs
+        rrefs.owners.expire()
         others = {holder for holder in rrefs.owners.holders() if holder != rrefs.me}
         if not others and not rrefs.users.counts()["num_pending_children"]:
             return
@@ -299,7 +300,10 @@ class RRefCollector:
         def is_gone(worker: WorkerId) -> bool:
             return worker != rrefs.me and self._directory.is_lost(worker, members)
 
-        count = rrefs.owners.collect(is_gone)
+        def is_stranger(worker: WorkerId) -> bool:
+            return worker != rrefs.me and not self._directory.was_member(worker)
+
+        count = rrefs.owners.collect(is_gone, is_stranger)
         rrefs.users.collect(is_gone)
         if count:
             _log.warning("collected references of lost workers", extra={"references": count})

@@ -10,14 +10,18 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
+from gradmesh.protos import limits
+from gradmesh.protos.bound import Tally
 from gradmesh.protos.errors import RefNotFound
+from gradmesh.protos.limits import check_text
 from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.ids import GlobalId, IdCounter, WorkerId
 
 # Tombstones only refuse late and repeated messages, seconds after a deletion; all of them take
 # at most 5 MB.
 _TOMBSTONES = 16_384
-# Lifetime of an entry that was requested before its creation arrived, if that never arrives.
+# Lifetime of an entry that was requested before its creation arrived, if that never arrives; and of
+# an unused reference whose holder never was a member, so that its loss cannot be detected.
 _AWAITED_S = 600.0
 
 IsGone: TypeAlias = Callable[[WorkerId], bool]
@@ -32,6 +36,7 @@ class OwnedValue:
         outcome: Future of the value.
         forks: The references of other workers, and the holder of each.
         begun: Whether its creation has started.
+        since: When it was made, or last asked for.
     """
 
     __slots__ = ("__weakref__", "begun", "forks", "key", "outcome", "since")
@@ -59,6 +64,9 @@ class OwnedValues:
         self._lock = threading.Lock()  # guards all below, and the forks of each value
         self._kept: dict[GlobalId, OwnedValue] = {}
         self._awaited: dict[GlobalId, OwnedValue] = {}
+        # By the name of the holder, and of the creator; references of this worker do not count.
+        self._held = Tally(limits.REFERENCES)
+        self._expected = Tally(limits.AWAITED)
         self._tombstones: dict[GlobalId, None] = {}
         self._fork_tombstones: dict[GlobalId, None] = {}
 
@@ -70,17 +78,19 @@ class OwnedValues:
 
         Raises:
             RefNotFound: It was deleted: the request is late or repeated.
+            LimitExceeded: The holder, or all together, have too many references.
         """
+        _check_names(key, fork, holder)
         with self._lock:
             kept = self._kept.get(key)
             if kept is None:
                 kept = self._awaited.get(key) or OwnedValue(key)
-                if fork not in self._fork_tombstones:
-                    kept.forks[fork] = holder
+                if fork not in self._fork_tombstones and key not in self._tombstones:
+                    self._register(kept, fork, holder)
                 # Its references may have been deleted before the creation arrived.
                 if key in self._tombstones or not kept.forks:
                     raise self._not_found(key)
-                self._awaited.pop(key, None)
+                self._unexpect(key)
                 self._kept[key] = kept
             first, kept.begun = not kept.begun, True
             return kept, first
@@ -98,26 +108,68 @@ class OwnedValues:
         with self._lock:
             if self._kept.get(kept.key) is kept:
                 del self._kept[kept.key]
+                self._unregister_all(kept)
+
+    def _register(self, kept: OwnedValue, fork: GlobalId, holder: WorkerId) -> None:
+        """Add a reference to a value; the lock is held.
+
+        Raises:
+            LimitExceeded: There are too many.
+        """
+        former = kept.forks.get(fork)
+        if former == holder:
+            return
+        if holder != self._me:
+            self._held.check(holder.name)
+            self._held.add(holder.name)
+        if former is not None:
+            self._unregister(kept, fork)
+        kept.forks[fork] = holder
+
+    def _unregister(self, kept: OwnedValue, fork: GlobalId) -> bool:
+        """Remove a reference to a value; return whether there was one. The lock is held."""
+        holder = kept.forks.pop(fork, None)
+        if holder is not None and holder != self._me:
+            self._held.remove(holder.name)
+        return holder is not None
+
+    def _unregister_all(self, kept: OwnedValue) -> None:
+        for fork in list(kept.forks):
+            self._unregister(kept, fork)
+
+    def _unexpect(self, key: GlobalId) -> OwnedValue | None:
+        """Remove the entry of a value whose creation had not arrived; the lock is held."""
+        awaited = self._awaited.pop(key, None)
+        if awaited is not None:
+            self._expected.remove(key.worker)
+        return awaited
 
     def find(self, key: GlobalId) -> OwnedValue:
         """Return a value, or the entry of one whose creation has not arrived yet.
 
         Raises:
             RefNotFound: It was deleted.
+            LimitExceeded: Too many are awaited.
         """
         with self._lock:
-            return self._entry(key)
+            found = self._entry(key)
+            found.since = time.monotonic()
+            return found
 
     def share(self, kept: OwnedValue, holder: WorkerId) -> GlobalId:
-        """Register a new reference for another worker; return its id."""
+        """Register a new reference for another worker; return its id.
+
+        Raises:
+            LimitExceeded: It has too many already.
+        """
         fork = self._keys.new()
         with self._lock:
+            self._register(kept, fork, holder)
             # A value whose creation has not arrived stays in _awaited, where the creation looks for
             # it and adds the creator's reference; until then no deletion is the last.
             if self._awaited.get(kept.key) is not kept:
                 self._tombstones.pop(kept.key, None)
                 self._kept[kept.key] = kept
-            kept.forks[fork] = holder
         return fork
 
     def fork(self, key: GlobalId, fork: GlobalId, holder: WorkerId) -> None:
@@ -127,11 +179,13 @@ class OwnedValues:
 
         Raises:
             RefNotFound: The value was deleted.
+            LimitExceeded: The holder, or all together, have too many references.
         """
+        _check_names(key, fork, holder)
         with self._lock:
             if fork in self._fork_tombstones:
                 return  # its holder has deleted it already
-            self._entry(key).forks[fork] = holder
+            self._register(self._entry(key), fork, holder)
 
     def delete(self, key: GlobalId, fork: GlobalId) -> None:
         """Delete a reference, and the value with the last one; idempotent."""
@@ -141,11 +195,11 @@ class OwnedValues:
             if kept is None:
                 awaited = self._awaited.get(key)
                 if awaited is not None:
-                    awaited.forks.pop(fork, None)
+                    self._unregister(awaited, fork)
                 elif fork == key:
                     # The creation may still arrive.
                     _add_tombstone(self._tombstones, key)
-            elif kept.forks.pop(fork, None) is not None and not kept.forks:
+            elif self._unregister(kept, fork) and not kept.forks:
                 self._drop(key)
 
     def take_back(self, key: GlobalId, fork: GlobalId) -> None:
@@ -156,20 +210,43 @@ class OwnedValues:
         if mine:
             self.delete(key, fork)
 
-    def collect(self, is_gone: IsGone) -> int:
-        """Delete the references of workers that are gone; return how many."""
-        count = 0
+    def expire(self, now: float | None = None) -> int:
+        """Remove the entries whose creation never arrived; return how many are left."""
         with self._lock:
-            old = time.monotonic() - _AWAITED_S
-            self._awaited = {k: kept for k, kept in self._awaited.items() if kept.since > old}
-            holders = {holder for kept in self._kept.values() for holder in kept.forks.values()}
+            old = (time.monotonic() if now is None else now) - _AWAITED_S
+            for key in [k for k, kept in self._awaited.items() if kept.since <= old]:
+                expired = self._unexpect(key)
+                if expired is not None:
+                    self._unregister_all(expired)
+            return len(self._awaited)
+
+    def collect(
+        self,
+        is_gone: IsGone,
+        is_stranger: IsGone = lambda holder: False,
+        now: float | None = None,
+    ) -> int:
+        """Delete the references of workers that are gone; return how many.
+
+        Args:
+            is_gone: Whether a process was a member and no longer is.
+            is_stranger: Whether it never was one: what it holds is deleted when it is unused for
+                long.
+            now: The time, for tests.
+        """
+        self.expire(now)
+        count = 0
+        holders = self.holders()
         gone = {holder for holder in holders if is_gone(holder)}
+        strangers = {holder for holder in holders - gone if is_stranger(holder)}
+        old = (time.monotonic() if now is None else now) - _AWAITED_S
         with self._lock:
             for key, kept in list(self._kept.items()):
-                lost = [fork for fork, holder in kept.forks.items() if holder in gone]
+                unused = strangers if kept.since <= old else ()
+                lost = [f for f, holder in kept.forks.items() if holder in gone or holder in unused]
                 count += len(lost)
                 for fork in lost:
-                    del kept.forks[fork]
+                    self._unregister(kept, fork)
                 if lost and not kept.forks:
                     self._drop(key)
         return count
@@ -219,9 +296,12 @@ class OwnedValues:
         if kept is None:
             if key in self._tombstones or key[:2] == self._me:
                 raise self._not_found(key)
-            kept = self._awaited.setdefault(key, OwnedValue(key))
-            if len(self._awaited) > _TOMBSTONES:
-                del self._awaited[next(iter(self._awaited))]
+            kept = self._awaited.get(key)
+            if kept is None:
+                check_text("name of a creator", key.worker, limits.MAX_NAME_BYTES)
+                self._expected.check(key.worker)
+                self._expected.add(key.worker)
+                kept = self._awaited[key] = OwnedValue(key)
         return kept
 
     def _drop(self, key: GlobalId) -> None:
@@ -236,6 +316,17 @@ class OwnedValues:
             creator=key.worker,
             counter=key.counter,
         )
+
+
+def _check_names(key: GlobalId, fork: GlobalId, holder: WorkerId) -> None:
+    """Check the names that an entry keeps.
+
+    Raises:
+        LimitExceeded: One is too long.
+    """
+    for name in (key.worker, fork.worker, holder.name):
+        if len(name) > limits.MAX_NAME_BYTES:
+            check_text("name of a worker", name, limits.MAX_NAME_BYTES)
 
 
 def _add_tombstone(gone: dict[GlobalId, None], key: GlobalId) -> None:
