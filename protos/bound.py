@@ -70,7 +70,10 @@ class Tally:
         Raises:
             LimitExceeded: There is not.
         """
-        self._bound.check(self.total, self.of(caller), more, caller)
+        bound = self._bound
+        # Most calls end here; lookups are checked, too.
+        if self.total + more > bound.total or self._own.get(caller, 0) + more > bound.per_caller:
+            bound.check(self.total, self.of(caller), more, caller)
 
     def add(self, caller: str, more: int = 1) -> None:
         """Count what is kept from now on; `check` comes first."""

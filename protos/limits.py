@@ -70,7 +70,8 @@ MAX_SHARDS_HELD = 1024
 """Shards of a data set that one worker has taken and not finished; a reader needs a few."""
 
 MAX_IDS_AT_ONCE = 4096
-"""References to delete, or contexts to release, in one request; clients send 1000 at most."""
+"""References to delete or to pass on, or contexts to release, in one request; clients delete and
+release 1000 at most."""
 
 MEMBERS = Bound("members of one role", 8192, 0, "end some, or wait until their leases expire")
 """Twice the trainers or parameter servers that a coordinator can be configured for. Each role has
@@ -94,15 +95,18 @@ KEYS = Bound("keys of a generation", 2**16, 2**13, "publish fewer, or several va
 KEY_BYTES = Bound("bytes published in a generation", 2**26, 2**23, "publish smaller values")
 """16 KiB for each trainer of the largest world: addresses and ids of communicators."""
 
-WAITS = Bound("calls that wait at the coordinator", 2**16, 4, "wait for fewer things at once")
-"""Each holds a thread. A trainer waits for its rank, or for a value. The total is the setting
-coordinator.server_threads; beyond that a call is answered "not yet" at once."""
+MAX_WAITS = 4
+"""Calls of one member that wait at the coordinator, each on a thread: a trainer waits for its rank
+or for a value. Others are answered "not yet" at once, as they are when all threads wait."""
 
 CONTEXTS = Bound("open contexts", 2**15, 1024, "leave contexts, or wait until they are released")
 """About 5 KiB each. A process has one for each step under way, and some that are being released."""
 
 LOOKUPS = Bound("lookups of a context", 2**16, 0, "open a context for each step")
 """As many as messages with gradients."""
+
+MAX_PLAN_BYTES = 2**20
+"""The plan of a backward pass, which each participant keeps: the numbers of its messages."""
 
 LINEAGE_LINKS = Bound("links between messages of a context", 2**20, 0, "open a context a step")
 """About 100 bytes each; a message is computed from a few others."""

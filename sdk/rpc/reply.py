@@ -1,10 +1,8 @@
 """The reply to a call, independent of the rpc whose response carries it."""
 
 import builtins
-import logging
 import threading
 import traceback
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,10 +19,9 @@ from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.ids import WorkerId
 from gradmesh.sdk.rpc.registry import Registry
 from gradmesh.sdk.rpc.rref.control import RRefControl
+from gradmesh.sdk.rpc.senders import Senders
 from gradmesh.sdk.rpc.threads import Task
 from gradmesh.sdk.transport.deadline import Deadline
-
-_log = logging.getLogger(__name__)
 
 # A long chain of nested calls would include the traceback of each.
 _MAX_TEXT = 64 * 2**10
@@ -212,10 +209,6 @@ def _fit(text: str) -> str:
     return f"{text[: _MAX_TEXT // 2]}\n…\n{text[-_MAX_TEXT // 2 :]}"
 
 
-# Replies that are sent to one worker at once: one that cannot be reached holds no more threads.
-_SENDERS = 16
-
-
 @final
 class DeferredReplies:
     """The calls of other workers whose deferred replies are outstanding.
@@ -232,14 +225,11 @@ class DeferredReplies:
     def __init__(self, me: WorkerId, control: RRefControl, run: Callable[[Task], None]) -> None:
         self._me = me
         self._control = control
-        self._run = run
+        self._senders = Senders(run)
         self._changed = threading.Condition()  # guards all below
         self._outstanding: dict[tuple[WorkerId, int], int] = {}
         self._calls = Tally(limits.DEFERRED)
         self._bytes = Tally(limits.QUEUED_BYTES)
-        # Replies that are complete and not sent yet, and how many are being sent, by worker.
-        self._ready: dict[WorkerId, deque[Task]] = {}
-        self._senders: Counter[WorkerId] = Counter()
 
     def check_room(self, caller: WorkerId, size: int) -> None:
         """Check that one more call of a worker may have its reply deferred.
@@ -291,47 +281,13 @@ class DeferredReplies:
                     self._forget(call)
                     self._changed.notify_all()
 
-        reply.add_done_callback(lambda _: self._send_later(caller, deliver))
+        reply.add_done_callback(lambda _: self._senders.send(caller.name, deliver))
 
     def _forget(self, call: tuple[WorkerId, int]) -> None:
         size = self._outstanding.pop(call, None)
         if size is not None:
             self._calls.remove(call[0].name)
             self._bytes.remove(call[0].name, size)
-
-    def _send_later(self, caller: WorkerId, deliver: Task) -> None:
-        """Send a reply, after others to the same worker if those are many."""
-        with self._changed:
-            if self._senders[caller] >= _SENDERS:
-                self._ready.setdefault(caller, deque()).append(deliver)
-                return
-            self._senders[caller] += 1
-
-        def send() -> None:
-            following: Task | None = deliver
-            while following is not None:
-                try:
-                    following()
-                except Exception:
-                    _log.exception("a reply was not sent")
-                following = self._next(caller)
-
-        try:
-            self._run(send)
-        except MeshError:
-            send()  # no thread is free; send on this one
-
-    def _next(self, caller: WorkerId) -> Task | None:
-        """Return the next reply to a worker; None ends the sender."""
-        with self._changed:
-            waiting = self._ready.get(caller)
-            if waiting:
-                return waiting.popleft()
-            self._ready.pop(caller, None)
-            self._senders[caller] -= 1
-            if not self._senders[caller]:
-                del self._senders[caller]
-            return None
 
     def unknown(self, caller: WorkerId, call_ids: Iterable[int]) -> list[int]:
         """Return which of a caller's calls have no outstanding reply here."""

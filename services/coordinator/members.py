@@ -14,7 +14,7 @@ from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
 from gradmesh.protos.limits import check_name, natural_key
 from gradmesh.services.coordinator.journal import Journal
 
-# Bounds the tombstones: short-lived clients use a new name each time.
+# Bounds the tombstones of a role: short-lived clients use a new name each time.
 _MAX_GONE = 4096
 
 
@@ -46,6 +46,8 @@ class Members:
         self._former_until: float | None = None
         # Tombstones: the newest incarnation of each name that ended, the latest last.
         self._gone: dict[str, int] = {}
+        # Of those from before a restart the role is not known; they count as one of their own.
+        self._gone_roles: dict[str, pb.Role] = {}
         for name, member, gone in journal.members():
             if member is not None:
                 self._former[name] = member
@@ -136,10 +138,18 @@ class Members:
         newest = max(member.incarnation, self._gone.pop(member.name, 0))
         self._gone[member.name] = newest
         self._save(member.name)
-        if len(self._gone) > _MAX_GONE:
-            oldest = next(iter(self._gone))
-            del self._gone[oldest]
-            self._save(oldest)
+        self._bound_tombstones(member)
+
+    def _bound_tombstones(self, newest: pb.Member) -> None:
+        """Drop the oldest tombstone of a role that has too many.
+
+        Each role has its own, so that short-lived clients do not drop those of lost trainers.
+        """
+        self._gone_roles[newest.name] = newest.role
+        same = [name for name in self._gone if self._gone_roles.get(name) == newest.role]
+        if len(same) > _MAX_GONE:
+            del self._gone[same[0]], self._gone_roles[same[0]]
+            self._save(same[0])
 
     def _save(self, name: str) -> None:
         """Write the state of a name to the journal."""

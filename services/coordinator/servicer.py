@@ -2,11 +2,11 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar, final
 
 from gradmesh.protos import limits
-from gradmesh.protos.bound import Tally
 from gradmesh.protos.coordinator.v1 import (
     data_pb2,
     membership_pb2,
@@ -59,7 +59,7 @@ class CoordinatorServicer:
         # Guards all state; notified after every event that may end a wait.
         self._changed = threading.Condition()
         self._waiters = 0
-        self._waits = Tally(limits.WAITS)
+        self._waits = Counter[str]()
         self._listeners = 0
         self._closed = False
 
@@ -316,13 +316,11 @@ class CoordinatorServicer:
     def _wait(self, attempt: Callable[[], T], call: Call) -> T:
         """Repeat `attempt` until it succeeds; raise its error when the time is up.
 
-        Raises:
-            LimitExceeded: The caller waits for too much else.
+        A caller that waits for much else already gets the error at once, and repeats the call.
         """
         until = Deadline.after(min(MAX_WAIT_S, call.deadline.to_answer().remaining_s()))
-        waiting = call.caller.name
-        self._waits.check(waiting)
-        self._waits.add(waiting)
+        name = call.caller.name
+        self._waits[name] += 1
         self._waiters += 1
         try:
             while True:
@@ -330,12 +328,15 @@ class CoordinatorServicer:
                     return attempt()
                 except MeshError as error:
                     may_wait = self._waiters <= self._max_waiters and not self._closed
+                    may_wait &= not name or self._waits[name] <= limits.MAX_WAITS
                     if error.retry is not Retry.CALL or until.passed or not may_wait:
                         raise
                 self._changed.wait(until.remaining_s())
         finally:
             self._waiters -= 1
-            self._waits.remove(waiting)
+            self._waits[name] -= 1
+            if not self._waits[name]:
+                del self._waits[name]
 
 
 def _has_updates(

@@ -141,9 +141,12 @@ class Contexts:
             InvalidRequest: The id is incomplete.
             LimitExceeded: The contexts of its worker, or all, hold too much here.
         """
+        key = _key(id_)
         with self._lock:
-            self._check(id_)
-            self._open.check(_key(id_), size)
+            if key not in self._open:
+                self._check(id_)
+            if not self._open.has_space(size):
+                self._open.check(key, size)
 
     def parts(self, id_: context_pb2.ContextId, number: int) -> list[TableLookup]:
         """Return the rows that an earlier lookup read.

@@ -97,4 +97,7 @@ class OpenContext:
 
 def bytes_of(arrays: Collection[Array]) -> int:
     """Return what a lookup with these ids, or the gradients in these arrays, take in memory."""
-    return ENTRY_BYTES + sum([array.nbytes for array in arrays])
+    size = ENTRY_BYTES
+    for array in arrays:
+        size += array.nbytes
+    return size

@@ -6,7 +6,7 @@ from typing import TypeAlias, final
 
 from gradmesh.protos import limits
 from gradmesh.protos.bound import Bound, Tally
-from gradmesh.services.parameter_server.open_context import OpenContext
+from gradmesh.services.parameter_server.open_context import ENTRY_BYTES, OpenContext
 
 ContextKey: TypeAlias = tuple[str, int, int]
 """Worker, incarnation, counter."""
@@ -31,10 +31,18 @@ class OpenContexts:
             "use smaller batches, or raise parameter_server.max_store_bytes",
         )
         self._bytes = Tally(self.bound)
+        # Below these totals no single context or worker can be at a limit.
+        self._quick_count = limits.CONTEXTS.per_caller
+        self._quick_bytes = min(self.bound.per_caller, limits.LOOKUPS.total * ENTRY_BYTES)
 
     def get(self, key: ContextKey) -> OpenContext | None:
         """Return a context, or None."""
         return self._open.get(key)
+
+    def has_space(self, size: int) -> bool:
+        """Return whether any worker may add so many bytes, without a look at what it has."""
+        few = self._count.total < self._quick_count
+        return few and self._bytes.total + size <= self._quick_bytes
 
     def check(self, key: ContextKey, size: int) -> None:
         """Check that a context, perhaps a new one, may have one more lookup.
