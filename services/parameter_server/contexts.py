@@ -14,6 +14,7 @@ from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFou
 from gradmesh.protos.frame import Array
 from gradmesh.protos.limits import check_text
 from gradmesh.sdk.autograd.tombstones import ContextTombstones
+from gradmesh.services.parameter_server.context_index import ContextIndex, ContextKey
 from gradmesh.services.parameter_server.dedupe import DedupeEntry
 from gradmesh.services.parameter_server.open_context import (
     OpenContext,
@@ -21,7 +22,6 @@ from gradmesh.services.parameter_server.open_context import (
     TableLookup,
     bytes_of,
 )
-from gradmesh.services.parameter_server.open_contexts import ContextKey, OpenContexts
 
 # Lookups and gradients of servers that may have little memory for tables.
 _LEAST_BYTES = 1 << 28
@@ -41,7 +41,7 @@ class Contexts:
     ) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # guards all below
-        self._open = OpenContexts(max(max_bytes, _LEAST_BYTES))
+        self._open = ContextIndex(max(max_bytes, _LEAST_BYTES))
         self._tombstones = ContextTombstones()
         self._applied = ContextTombstones()
 

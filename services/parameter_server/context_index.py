@@ -13,7 +13,7 @@ ContextKey: TypeAlias = tuple[str, int, int]
 
 
 @final
-class OpenContexts:
+class ContextIndex:
     """The open contexts by id and by worker, within bounds; the lock of `Contexts` guards them.
 
     Args:
