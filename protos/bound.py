@@ -64,6 +64,11 @@ class Tally:
         """Return how much is kept for a caller."""
         return self._own.get(caller, 0)
 
+    @property
+    def is_low(self) -> bool:
+        """Whether not even one caller that had all of it would be near its limit."""
+        return 2 * self.total < self._bound.per_caller
+
     def check(self, caller: str, more: int = 1) -> None:
         """Check that there is space for more.
 

@@ -99,8 +99,8 @@ class CallExecutor:
             MeshError: The work was refused.
         """
         caller = caller_of(message) if self._agent.joined else None
-        # Before the work begins: a refused call has no effect. The first one always fits.
-        if caller is not None and len(self._deferred):
+        # Before the work begins: a refused call has no effect.
+        if caller is not None and not self._deferred.are_few:
             self._deferred.check_room(caller, _size(message, arrays))
         done: Reply | Future[Reply]
         # A lane has one thread per connection, so its thread may block.

@@ -231,6 +231,11 @@ class DeferredReplies:
         self._calls = Tally(limits.DEFERRED)
         self._bytes = Tally(limits.QUEUED_BYTES)
 
+    @property
+    def are_few(self) -> bool:
+        """Whether any worker may have one more call, so that `check_room` need not be asked."""
+        return self._calls.is_low and self._bytes.is_low
+
     def check_room(self, caller: WorkerId, size: int) -> None:
         """Check that one more call of a worker may have its reply deferred.
 

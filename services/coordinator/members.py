@@ -6,6 +6,7 @@ next heartbeat, and lost if it sends none for the duration of a lease.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import final
 
 from gradmesh.protos import limits
@@ -146,6 +147,8 @@ class Members:
         Each role has its own, so that short-lived clients do not drop those of lost trainers.
         """
         self._gone_roles[newest.name] = newest.role
+        if len(self._gone) <= _MAX_GONE:
+            return
         same = [name for name in self._gone if self._gone_roles.get(name) == newest.role]
         if len(same) > _MAX_GONE:
             del self._gone[same[0]], self._gone_roles[same[0]]
@@ -246,6 +249,7 @@ class Members:
         return held
 
 
+@lru_cache(maxsize=2 * limits.MEMBERS.total)
 def order(name: str) -> tuple[list[tuple[int, str]], str]:
     """Return the sort key of members: by the numbers in their names, and without equal keys."""
     return natural_key(name), name

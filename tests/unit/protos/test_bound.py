@@ -21,6 +21,9 @@ def test_a_caller_and_all_together_are_bounded_and_get_back_what_they_release():
     tally.remove("a", 3)
     tally.check("c", 3)
     assert (tally.total, tally.of("a"), tally.of("b")) == (2, 0, 2)
+    assert not tally.is_low
+    tally.remove("b")
+    assert tally.is_low
 
 
 def test_callers_without_a_name_share_the_total():
