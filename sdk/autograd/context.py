@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 from gradmesh.engine.autograd import Tensor
+from gradmesh.protos import limits
 from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import (
@@ -21,6 +22,7 @@ from gradmesh.protos.errors import (
     InvalidRequest,
     MeshError,
 )
+from gradmesh.protos.limits import check_text
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.autograd.current import bound
 from gradmesh.sdk.autograd.messages import ContextMessages
@@ -169,6 +171,7 @@ class Context:
         Raises:
             ContextReleased: The context was released.
             BackwardAborted: The pass is older than the newest of its worker.
+            LimitExceeded: Too many workers have begun passes in the context.
         """
         initiator = head.initiator.name
         with self._lock:
@@ -179,6 +182,9 @@ class Context:
                 return held
             if held is not None and held.head.number > head.number:
                 raise BackwardAborted(f"{held.name} has replaced it", worker=self.worker)
+            if held is None:
+                limits.PASSES.check(len(self._shares))
+                check_text("name of a worker", initiator, limits.MAX_NAME_BYTES)
             fresh = self._shares[initiator] = BackwardShare(self, head, deadline)
         if held is not None and (not held.settled or held.head.number in head.failed):
             held.abort(BackwardAborted(f"{fresh.name} has replaced it", worker=self.worker))

@@ -19,7 +19,14 @@ from gradmesh.engine.autograd import GradientEntry, ReceiveNode, Tensor, receive
 from gradmesh.engine.autograd.local_pass import find_receive_nodes
 from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import autograd_pb2, worker_pb2
-from gradmesh.protos.errors import InvalidFrame, InvalidRequest, SendNotFound, WorkerLost
+from gradmesh.protos.errors import (
+    InvalidFrame,
+    InvalidRequest,
+    LimitExceeded,
+    SendNotFound,
+    WorkerLost,
+)
+from gradmesh.protos.limits import check_text
 from gradmesh.sdk.autograd.current import active_share
 
 if TYPE_CHECKING:
@@ -45,6 +52,7 @@ class Lineage:
     def __init__(self, worker: str, incarnation: int) -> None:
         self._worker = worker
         self._made_from: dict[MessageId, tuple[MessageId, ...]] = {}
+        self._links = 0
         self._known: dict[str, set[MessageId]] = {}
         self._workers: dict[str, worker_pb2.WorkerId] = {
             worker: worker_pb2.WorkerId(name=worker, incarnation=incarnation)
@@ -109,12 +117,17 @@ class Lineage:
         Raises:
             InvalidFrame: It is malformed.
             WorkerLost: It names a worker that has restarted since the context began.
+            LimitExceeded: The context has grown too large.
         """
+        # An entry of the records is a number of a message, or one of its links.
+        limits.LINEAGE_LINKS.check(self._links, more=len(lineage.messages))
+        limits.WORKERS_OF_CONTEXT.check(len(self._workers), more=len(lineage.workers) - 1)
         names = self._learn_workers(lineage.workers)
         if not names or names[0] != sender:
             raise InvalidFrame(f"a lineage of {names[:1]} from {sender!r}")
         known = self._known.setdefault(sender, set())
         records = lineage.messages
+        self._links += len(records)
         at, end = 0, len(records)
         try:
             while at < end:
@@ -130,11 +143,13 @@ class Lineage:
         except IndexError:
             raise InvalidFrame(f"a lineage from {sender!r} that is cut off") from None
         if len(self._made_from) > limits.MAX_LINEAGE:
-            raise InvalidFrame(f"a context of more than {limits.MAX_LINEAGE} messages")
+            raise _too_many_messages()
 
     def _learn_workers(self, workers: Iterable[worker_pb2.WorkerId]) -> list[str]:
         names = []
         for worker in workers:
+            if len(worker.name) > limits.MAX_NAME_BYTES:
+                check_text("name of a worker", worker.name, limits.MAX_NAME_BYTES)
             held = self._workers.setdefault(worker.name, worker)
             if held.incarnation != worker.incarnation:
                 raise WorkerLost(
@@ -167,6 +182,15 @@ class Lineage:
         if found is None:
             raise InvalidFrame(f"message {message[1]} of {message[0]} was never described")
         return found
+
+
+def _too_many_messages() -> LimitExceeded:
+    return LimitExceeded(
+        f"a context of more than {limits.MAX_LINEAGE} messages with gradients; open a new context "
+        "for each step",
+        limit="messages of a context",
+        most=limits.MAX_LINEAGE,
+    )
 
 
 @final
@@ -275,9 +299,14 @@ class ContextMessages:
     ) -> None:
         """Record a received message; link its tensors to their origin."""
         with self._lock:
-            self.known_by.add(sender)
+            if sender not in self.known_by:
+                limits.WORKERS_OF_CONTEXT.check(len(self.known_by))
+                check_text("name of a worker", sender, limits.MAX_NAME_BYTES)
+                self.known_by.add(sender)
             if not note.message:
                 return
+            if len(self.received) >= limits.MAX_LINEAGE:
+                raise _too_many_messages()
             self._lineage.learn(note.lineage, sender)
         wanted = [tensor for tensor in tensors if tensor.requires_grad]
         if not wanted:

@@ -6,13 +6,15 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, final
 
+from gradmesh.protos import limits
+from gradmesh.protos.bound import Tally
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest
 from gradmesh.protos.limits import check_name
 from gradmesh.sdk.autograd.context import Context, ContextKey
 from gradmesh.sdk.autograd.current import bound, current_context
 from gradmesh.sdk.autograd.releaser import Releaser
-from gradmesh.sdk.autograd.tombstones import Tombstones, WorkerLru
+from gradmesh.sdk.autograd.tombstones import ContextTombstones
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.rpc.agent import Agent
 
@@ -24,7 +26,8 @@ class ContextRegistry:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards all below
         self._open: dict[ContextKey, Context] = {}
-        self._tombstones = WorkerLru(Tombstones)
+        self._tombstones = ContextTombstones()
+        self._opened = Tally(limits.CONTEXTS)
         self._incarnations: dict[str, int] = {}
         self._agent: Agent | None = None
         self._mesh: Mesh | None = None
@@ -44,6 +47,7 @@ class ContextRegistry:
             releaser, self._releaser = self._releaser, None
             self._agent = self._mesh = None
             left, self._open = list(self._open.values()), {}
+            self._opened.clear()
         for ctx in left:
             ctx.close()
         if releaser is not None:
@@ -69,6 +73,7 @@ class ContextRegistry:
         opened = Context(mesh.connection.new_context_id(), mesh, agent, mark)
         with self._lock:
             self._open[opened.key] = opened
+            self._opened.add(opened.id.worker)
         return opened
 
     def get_or_create(
@@ -79,25 +84,33 @@ class ContextRegistry:
         Raises:
             ContextReleased: It was released.
             InvalidRequest: The id is not complete, or its worker has no valid name.
+            LimitExceeded: The worker, or all together, have too many contexts open here.
         """
         key = (id_.worker, id_.incarnation, id_.counter)
         found = self._open.get(key)
         if found is not None:
             return found
-        if not all(key):
-            raise InvalidRequest("the context has no worker, incarnation or counter; set all three")
-        check_name("worker", id_.worker)
+        _check_id(id_)
         with self._lock:
-            tombstones = self._tombstones.get(id_.worker)
-            if tombstones is not None and tombstones.has(id_.incarnation, id_.counter):
+            if self._tombstones.has(*key):
                 raise _released(id_)
-            fresh = Context(id_, self._mesh, self._agent, mark)
-            ctx = self._open.setdefault(key, fresh)
-            known = self._incarnations.get(id_.worker, 0)
-            self._incarnations[id_.worker] = max(known, id_.incarnation)
+            ctx = self._open.get(key)
+            if ctx is None:
+                self._opened.check(id_.worker)
+                ctx = self._open[key] = Context(id_, self._mesh, self._agent, mark)
+                self._opened.add(id_.worker)
+            known = self._note_incarnation(id_)
         if known and known < id_.incarnation:
             self.drop_worker(id_.worker, known)  # it has restarted
         return ctx
+
+    def _note_incarnation(self, id_: context_pb2.ContextId) -> int:
+        """Record the newest incarnation of a worker; return the one known before, or 0."""
+        known = self._incarnations.pop(id_.worker, 0)
+        self._incarnations[id_.worker] = max(known, id_.incarnation)
+        if len(self._incarnations) > limits.DEDUPE_WORKERS:
+            del self._incarnations[next(iter(self._incarnations))]
+        return known
 
     def find(self, id_: context_pb2.ContextId) -> Context:
         """Return an open context.
@@ -120,8 +133,7 @@ class ContextRegistry:
         if found is not None:
             return found.map
         with self._lock:
-            tombstones = self._tombstones.get(id_.worker)
-            if tombstones is not None and tombstones.has(id_.incarnation, id_.counter):
+            if self._tombstones.has(id_.worker, id_.incarnation, id_.counter):
                 raise _released(id_)
         return {}
 
@@ -132,7 +144,12 @@ class ContextRegistry:
         self._send_release(ctx.id, workers)
 
     def release(self, context: context_pb2.ContextId) -> bool:
-        """Release a context of another process here and on the workers that got it from here."""
+        """Release a context of another process here and on the workers that got it from here.
+
+        Raises:
+            InvalidRequest: The id is not complete.
+        """
+        _check_id(context)
         known = (context.worker, context.incarnation, context.counter) in self._open
         # Forward the release to those workers; the context is removed first, so this terminates.
         self._send_release(context, self._end(context) - {context.worker})
@@ -141,7 +158,9 @@ class ContextRegistry:
     def _end(self, id_: context_pb2.ContextId) -> set[str]:
         with self._lock:
             ctx = self._open.pop((id_.worker, id_.incarnation, id_.counter), None)
-            self._tombstones.touch(id_.worker).add(id_.incarnation, id_.counter)
+            if ctx is not None:
+                self._opened.remove(id_.worker)
+            self._tombstones.add(id_.worker, id_.incarnation, id_.counter)
         return ctx.close() if ctx is not None else set()
 
     def _send_release(self, id_: context_pb2.ContextId, workers: Collection[str]) -> None:
@@ -174,6 +193,12 @@ class ContextRegistry:
             "num_autograd_contexts": len(contexts),
             "num_current_backward_passes": sum(ctx.active_passes() for ctx in contexts),
         }
+
+
+def _check_id(id_: context_pb2.ContextId) -> None:
+    if not (id_.worker and id_.incarnation and id_.counter):
+        raise InvalidRequest("the context has no worker, incarnation or counter; set all three")
+    check_name("worker", id_.worker)
 
 
 def _released(id_: context_pb2.ContextId) -> ContextReleased:

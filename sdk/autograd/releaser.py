@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import final
 
 from gradmesh.protos.common.v1 import context_pb2
-from gradmesh.protos.errors import MeshError
+from gradmesh.protos.errors import MeshError, WorkerNotFound
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.rpc.agent import Agent
@@ -29,6 +29,8 @@ _FIRST_PAUSE_S = 0.2
 _FACTOR = 1.5
 _MAX_PAUSE_S = 5.0
 _MAX_CONTEXTS = 512
+# Releases kept for a worker that does not answer.
+_MAX_BACKLOG = 16_384
 
 
 @final
@@ -102,6 +104,8 @@ class Releaser:
                 request = owner_pb2.ReleaseContextRequest(context=some[0], others=some[1:])
                 channel.call(METHODS["ReleaseContext"], request, deadline)
                 sent += len(some)
+        except WorkerNotFound:
+            return  # it is not a member: what it kept ended with it, or ends with our lease
         except MeshError as error:
             self._failed(worker, backlog, sent, error, last)
 
@@ -122,6 +126,8 @@ class Releaser:
             newer = self._backlogs.get(worker)
             if newer is not None:
                 backlog.contexts += newer.contexts
+                # The worker releases the oldest with our lease.
+                del backlog.contexts[:-_MAX_BACKLOG]
             self._backlogs[worker] = backlog
 
     def close(self, timeout_s: float) -> None:

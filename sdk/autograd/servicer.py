@@ -9,6 +9,7 @@ from typing import TypeAlias, final
 
 from gradmesh.engine.autograd import GradientError
 from gradmesh.engine.backend import ShapeError
+from gradmesh.protos import limits
 from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.errors import (
     BackwardAborted,
@@ -18,6 +19,7 @@ from gradmesh.protos.errors import (
     SendNotFound,
 )
 from gradmesh.protos.frame import Array, Frame
+from gradmesh.protos.limits import check_count
 from gradmesh.sdk.autograd.codec import (
     from_failure,
     own_arrays,
@@ -94,8 +96,10 @@ class AutogradServicer:
             raise InvalidRequest(f"{sent.describe(self._worker)}: {error}") from None
         share = ctx.share(head, Deadline.after(head.remaining_ms / 1000))
         plan = message.plan if message.HasField("plan") else None
+        if plan is not None:
+            check_count("bytes of a plan", plan.ByteSize(), limits.MAX_PLAN_BYTES)
         if share.has_seen(count):
-            return _response(share.earlier_answer(count))
+            return _response(share.earlier_answer(count, call.deadline))
         if not share.add_gradients(count, grads, plan, message.finished):
             return _response(())
         # A lane has a thread for each connection; gRPC's few threads must not all wait for others.

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 
 from gradmesh.engine.autograd import BackwardScope, GradientEntry, LocalPass
+from gradmesh.protos import limits
 from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.errors import BackwardAborted, MeshError
 from gradmesh.protos.frame import Frame
+from gradmesh.protos.limits import check_text
 from gradmesh.protos.method import methods_of
 from gradmesh.sdk.autograd.calls import PassCalls
 from gradmesh.sdk.autograd.codec import pack_gradients, unpack_gradients
@@ -112,8 +114,7 @@ class BackwardShare:
         with self._lock:
             if self.error is not None:
                 raise self._aborted()
-            for share in finished:
-                self.finished[share.worker] = share
+            self._keep_finished(finished)
             if plan is not None and self._plan is None:
                 self._plan = plan
             if count not in self._seen:
@@ -176,11 +177,12 @@ class BackwardShare:
             self.changed.notify_all()
         return self._returned
 
-    def earlier_answer(self, count: int) -> list[Returned]:
-        """Return the answer to a repeated call, once it is known."""
+    def earlier_answer(self, count: int, deadline: Deadline) -> list[Returned]:
+        """Return the answer to a repeated call, once it is known or the call's time is over."""
         with self._lock:
             known = lambda: count in self._answers or not self._busy  # noqa: E731
-            self.changed.wait_for(known, self.deadline.remaining_s())
+            left_s = min(deadline.remaining_s(), self.deadline.remaining_s())
+            self.changed.wait_for(known, left_s)
             return self._answers.get(count, [])
 
     def work(self) -> None:
@@ -327,9 +329,20 @@ class BackwardShare:
     def add_finished(self, finished: Iterable[pb.FinishedPart]) -> None:
         """Store reports of shares that are done."""
         with self._lock:
-            for share in finished:
-                self.finished[share.worker] = share
+            self._keep_finished(finished)
             self.changed.notify_all()
+
+    def _keep_finished(self, finished: Iterable[pb.FinishedPart]) -> None:
+        """Store reports; the lock is held.
+
+        Raises:
+            LimitExceeded: They name more workers than a context has.
+        """
+        for share in finished:
+            if share.worker not in self.finished:
+                limits.WORKERS_OF_CONTEXT.check(len(self.finished))
+                check_text("name of a worker", share.worker, limits.MAX_NAME_BYTES)
+            self.finished[share.worker] = share
 
     def has_work(self) -> bool:
         """Return whether gradients are queued; `changed` is held."""

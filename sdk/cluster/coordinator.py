@@ -1,6 +1,6 @@
 """Client of the coordinator, at one address or at one of several."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast, final
 
 from gradmesh.protos.coordinator.v1 import (
@@ -14,7 +14,9 @@ from gradmesh.protos.coordinator.v1 import (
     ticket_pb2,
 )
 from gradmesh.protos.errors import DeadlineExceeded, Unreachable
+from gradmesh.protos.limits import shortened
 from gradmesh.protos.method import Body, methods_of
+from gradmesh.protos.page import all_pages
 from gradmesh.protos.version import PROTOCOL
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
@@ -132,11 +134,14 @@ class Coordinator:
         return response.spec
 
     def list_tables(self, deadline: Deadline) -> list[table_pb2.TableSpec]:
-        """Read the catalogue."""
-        response: table_pb2.ListTablesResponse = self._call(
-            "ListTables", table_pb2.ListTablesRequest(), deadline
-        )
-        return list(response.specs)
+        """Read the catalogue, all pages of it."""
+
+        def fetch(token: str) -> tuple[Iterable[table_pb2.TableSpec], str]:
+            request = table_pb2.ListTablesRequest(page_token=token)
+            page: table_pb2.ListTablesResponse = self._call("ListTables", request, deadline)
+            return page.specs, page.next_page_token
+
+        return all_pages(fetch)
 
     def get_shard_map(self, deadline: Deadline) -> table_pb2.ShardMap:
         """Wait for the parameter servers and return the shard map."""
@@ -166,6 +171,7 @@ class Coordinator:
         self, request: reshard_pb2.ReportMoveRequest, deadline: Deadline
     ) -> reshard_pb2.Reshard:
         """Report how far this server is with a reshard, and wait for a change."""
+        request.error = shortened(request.error)
         response: reshard_pb2.ReportMoveResponse = self._call("ReportMove", request, deadline)
         return response.reshard
 
@@ -216,6 +222,7 @@ class Coordinator:
         self, name: str, incarnation: int, checkpoint: status_pb2.Checkpoint, deadline: Deadline
     ) -> None:
         """Report a checkpoint that was written, or the error."""
+        checkpoint.error = shortened(checkpoint.error)
         request = status_pb2.ReportCheckpointRequest(
             name=name, incarnation=incarnation, checkpoint=checkpoint
         )
@@ -243,9 +250,21 @@ class Coordinator:
         return list(response.registered)
 
     def get_status(self, deadline: Deadline) -> status_pb2.GetStatusResponse:
-        """Read the status of the whole cluster."""
-        request = status_pb2.GetStatusRequest()
-        return cast(status_pb2.GetStatusResponse, self._call("GetStatus", request, deadline))
+        """Read the status of the whole cluster, with all its members."""
+        first: status_pb2.GetStatusResponse | None = None
+
+        def fetch(token: str) -> tuple[Iterable[status_pb2.MemberStatus], str]:
+            nonlocal first
+            request = status_pb2.GetStatusRequest(page_token=token)
+            page: status_pb2.GetStatusResponse = self._call("GetStatus", request, deadline)
+            first = first or page
+            return () if page is first else page.members, page.next_page_token
+
+        others = all_pages(fetch)
+        assert first is not None
+        first.members.extend(others)
+        first.next_page_token = ""
+        return first
 
 
 T = TypeVar("T")

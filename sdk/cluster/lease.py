@@ -9,9 +9,10 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, final
 
+from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import MeshError, NameTaken, NotMember
 from gradmesh.sdk.cluster.coordinator import Coordinator
@@ -76,6 +77,8 @@ class Lease:
         self._contexts: list[OpenContexts] = []
         self._closed = threading.Event()
         self._registrations = 0
+        # Openers that earlier heartbeats have named, of those that do not fit into one.
+        self._reported = 0
         # Whether the coordinator answered last time; `close` does not wait for one that is
         # unreachable.
         self._answered = True
@@ -156,7 +159,12 @@ class Lease:
             openers.update(held.openers())  # entries of 0 contexts stay in it
         try:
             state = self._coordinator.renew_lease(
-                self.member.name, self.member.incarnation, deadline, openers, wait_s, self._known()
+                self.member.name,
+                self.member.incarnation,
+                deadline,
+                self._some(openers),
+                wait_s,
+                self._known(),
             )
         except NotMember:
             if self._closed.is_set():
@@ -174,6 +182,16 @@ class Lease:
             for gone in state.gone:
                 self._drop(gone.name, gone.incarnation)
             return self._known() != before or bool(state.gone)
+
+    def _some(self, openers: Mapping[tuple[str, int], int]) -> Mapping[tuple[str, int], int]:
+        """Return as many openers as a heartbeat may name; others than in the last one."""
+        most = limits.MAX_OPENERS
+        if len(openers) <= most:
+            return openers
+        names = sorted(openers)
+        begin = self._reported % len(names)
+        self._reported = begin + most
+        return {name: openers[name] for name in (names[begin:] + names[:begin])[:most]}
 
     def _known(self) -> membership_pb2.RenewLeaseResponse:
         return membership_pb2.RenewLeaseResponse(

@@ -2,20 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast, final
+from typing import Any, final
 
-from gradmesh.protos.coordinator.v1 import coordinator_pb2, status_pb2
+from gradmesh.protos.coordinator.v1 import status_pb2
 from gradmesh.protos.limits import natural_key
-from gradmesh.protos.method import methods_of
+from gradmesh.sdk.cluster.coordinator import Coordinator
 from gradmesh.sdk.cluster.membership import role_name
 from gradmesh.sdk.process.local_token import with_local_token
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.deadline import Deadline
-
-_GET_STATUS = methods_of(coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"])[
-    "GetStatus"
-]
 
 
 @final
@@ -107,9 +103,7 @@ def fetch(address: str, security: SecurityConfig, timeout_s: float) -> ClusterSt
         MeshError: It could not be reached, or refused.
     """
     with Dialer(security=with_local_token(security, address)).coordinator(address) as channel:
-        request = status_pb2.GetStatusRequest()
-        answer = channel.call(_GET_STATUS, request, Deadline.after(timeout_s))
-    return from_message(cast(status_pb2.GetStatusResponse, answer))
+        return from_message(Coordinator(channel).get_status(Deadline.after(timeout_s)))
 
 
 def from_message(answer: status_pb2.GetStatusResponse) -> ClusterStatus:

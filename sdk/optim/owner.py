@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from gradmesh.engine import optim
 from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.optim.pending import PendingState, PendingStep
+from gradmesh.protos import limits
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.sdk.rpc.current import current_agent
 from gradmesh.sdk.rpc.registry import REGISTRY
@@ -207,6 +208,11 @@ class OwnerOptimizer:
             del self._abandoned[number]
         else:
             self._pending[number] = pending
+            if len(self._pending) > limits.MAX_PREPARED_STEPS:
+                # Neither committed nor abandoned: its client failed meanwhile.
+                oldest = next(iter(self._pending))
+                del self._pending[oldest]
+                _note(self._abandoned, oldest)
 
     def _params(self) -> list[Tensor]:
         return [param for group in self._optimizer.param_groups for param in group["params"]]

@@ -1,9 +1,10 @@
 """The directory of workers: names, ranks, addresses, and a channel to each."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias, final
 
+from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import membership_pb2, status_pb2
 from gradmesh.protos.errors import InvalidRequest, Unreachable, WorkerNotFound
 from gradmesh.sdk.rpc.ids import WorkerId, WorkerInfo
@@ -42,8 +43,8 @@ class WorkerDirectory:
         self._members: dict[str, membership_pb2.Member] = {}
         self._workers: dict[str, WorkerId] = {}
         self._channels: dict[str, Channel] = {}
-        self._once: set[WorkerId] = set()
-        self._once_ranks: set[int] = set()
+        # Every member seen, with its rank; the oldest are dropped when there are too many.
+        self._once: dict[WorkerId, int | None] = {}
         self._suspects: set[str] = set()
         self._closed = False
 
@@ -67,14 +68,29 @@ class WorkerDirectory:
                 name: WorkerId(name, m.incarnation) for name, m in members.items() if m.address
             }
             self._suspects.clear()
-            self._once |= {WorkerId(m.name, m.incarnation) for m in members.values()}
-            self._once_ranks |= {m.rank for m in members.values() if m.HasField("rank")}
+            self._remember(members.values())
             for name, channel in list(self._channels.items()):
                 member = members.get(name)
                 if member is None or member.address != channel.address:
                     del self._channels[name]
                     channel.close()
         return members
+
+    def _remember(self, members: Iterable[membership_pb2.Member]) -> None:
+        """Record who is a member, as the newest; the lock is held."""
+        for member in members:
+            worker = WorkerId(member.name, member.incarnation)
+            self._once.pop(worker, None)
+            self._once[worker] = member.rank if member.HasField("rank") else None
+        while len(self._once) > max(limits.DEDUPE_WORKERS, len(self._members)):
+            del self._once[next(iter(self._once))]
+
+    def was_member(self, worker: WorkerId) -> bool:
+        """Return whether a process was in a fetched member list."""
+        with self._lock:
+            if worker.incarnation:
+                return worker in self._once
+            return any(once.name == worker.name for once in self._once)
 
     def find(self, to: To, deadline: Deadline) -> WorkerInfo:
         """Return a worker.
@@ -166,7 +182,7 @@ class WorkerDirectory:
         name = to.name if isinstance(to, WorkerInfo) else to
         with self._lock:
             if isinstance(name, int):
-                return name in self._once_ranks
+                return name in self._once.values()
             return any(once.name == name for once in self._once)
 
     def suspect(self, worker: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 import numpy as np
 
 from gradmesh.protos.common.v1.autograd_pb2 import AutogradNote
-from gradmesh.protos.errors import InvalidRequest, MeshError, NestedTooDeep
+from gradmesh.protos.errors import InvalidRequest, LimitExceeded, MeshError, NestedTooDeep
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.future import Future
@@ -72,6 +72,8 @@ class CallExecutor:
         self._threads = threads
         self._deferred = deferred
         self._inline = threading.Semaphore(inline)
+        # Calls through gRPC whose threads wait for a reply that cannot be deferred.
+        self._waiting = threading.Semaphore(inline)
         self._agent = agent
         self._lock = threading.Lock()  # guards active and served
         self._changed = threading.Condition(self._lock)
@@ -79,14 +81,27 @@ class CallExecutor:
         self.served = 0
 
     def answer(
-        self, message: Asking, call: Call, work: Callable[[], Reply | Future[Reply]]
+        self,
+        message: Asking,
+        call: Call,
+        work: Callable[[], Reply | Future[Reply]],
+        arrays: Sequence[Array] = (),
     ) -> Reply:
         """Run work for a caller; return the reply, or one that says that the reply is deferred.
+
+        Args:
+            message: The request.
+            call: The call.
+            work: What to run.
+            arrays: The arrays of the request, which are kept while the reply is deferred.
 
         Raises:
             MeshError: The work was refused.
         """
         caller = caller_of(message) if self._agent.joined else None
+        # Before the work begins: a refused call has no effect.
+        if caller is not None and not self._deferred.are_few:
+            self._deferred.check_room(caller, _size(message, arrays))
         done: Reply | Future[Reply]
         # A lane has one thread per connection, so its thread may block.
         if call.borrowed or caller is None:
@@ -102,10 +117,30 @@ class CallExecutor:
             return done
         if not done.done():
             if caller is not None:
-                self._deferred.defer(caller, message.call_id, done, self._failed)
+                size = _size(message, arrays)
+                self._deferred.defer(caller, message.call_id, done, self._failed, size)
                 return DEFERRED
-            done.exception(max(call.deadline.remaining_s(), 1e-3))
+            self._wait(done, call)
         return done.result()
+
+    def _wait(self, done: Future[Reply], call: Call) -> None:
+        """Wait for a reply on the thread of the call, until its deadline.
+
+        Raises:
+            LimitExceeded: Too many threads of gRPC wait already.
+        """
+        # A lane has a thread for each connection.
+        if not call.borrowed and not self._waiting.acquire(blocking=False):
+            raise LimitExceeded(
+                f"too many calls wait on {self._me.name} for replies that cannot be deferred; "
+                "name the caller in the request, or wait for fewer at once",
+                limit="waits",
+            )
+        try:
+            done.exception(max(call.deadline.remaining_s(), 1e-3))
+        finally:
+            if not call.borrowed:
+                self._waiting.release()
 
     def when_made(
         self,
@@ -319,6 +354,10 @@ class CallExecutor:
 def handling(note: AutogradNote | None) -> AbstractContextManager[object]:
     """Work in the context of a request, if it has one."""
     return nullcontext() if note is None else recorder().handling(note)
+
+
+def _size(message: Asking, arrays: Sequence[Array]) -> int:
+    return message.ByteSize() + sum(array.nbytes for array in arrays)
 
 
 def _has_target(message: Request) -> bool:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, final
 
+from gradmesh.protos import limits
+from gradmesh.protos.bound import Tally
 from gradmesh.protos.common.v1.autograd_pb2 import AutogradNote
 from gradmesh.protos.common.v1.value_pb2 import Value
 from gradmesh.protos.errors import CATALOGUE, MeshError, RemoteFailure
@@ -18,6 +20,7 @@ from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.ids import WorkerId, worker_of
 from gradmesh.sdk.rpc.registry import Registry
 from gradmesh.sdk.rpc.rref.control import RRefControl
+from gradmesh.sdk.rpc.senders import Senders
 from gradmesh.sdk.rpc.threads import Task
 from gradmesh.sdk.transport.deadline import Deadline
 
@@ -215,6 +218,9 @@ def _fit(text: str) -> str:
 class DeferredReplies:
     """The calls of other workers whose deferred replies are outstanding.
 
+    What one worker, and all together, may have outstanding is bounded: in calls, and in bytes of
+    arguments, which are kept until their functions have run.
+
     Args:
         me: The worker.
         control: Sends the replies to the callers.
@@ -224,9 +230,30 @@ class DeferredReplies:
     def __init__(self, me: WorkerId, control: RRefControl, run: Callable[[Task], None]) -> None:
         self._me = me
         self._control = control
-        self._run = run
-        self._changed = threading.Condition()  # guards _outstanding
-        self._outstanding: set[tuple[WorkerId, int]] = set()
+        self._senders = Senders(run)
+        self._changed = threading.Condition()  # guards all below
+        self._outstanding: dict[tuple[WorkerId, int], int] = {}
+        self._calls = Tally(limits.DEFERRED)
+        self._bytes = Tally(limits.QUEUED_BYTES)
+
+    @property
+    def are_few(self) -> bool:
+        """Whether any worker may have one more call, so that `check_room` need not be asked."""
+        return self._calls.is_low and self._bytes.is_low
+
+    def check_room(self, caller: WorkerId, size: int) -> None:
+        """Check that one more call of a worker may have its reply deferred.
+
+        Args:
+            caller: The calling worker.
+            size: Bytes of the request.
+
+        Raises:
+            LimitExceeded: Too many are outstanding.
+        """
+        with self._changed:
+            self._calls.check(caller.name)
+            self._bytes.check(caller.name, size)
 
     def defer(
         self,
@@ -234,6 +261,7 @@ class DeferredReplies:
         call_id: int,
         reply: Future[Reply],
         fail: Callable[[BaseException], Reply],
+        size: int = 0,
     ) -> None:
         """Send a reply to its caller when it is complete.
 
@@ -242,10 +270,14 @@ class DeferredReplies:
             call_id: The caller's number of the call.
             reply: The future of the reply.
             fail: Makes the reply for an error.
+            size: Bytes of the request.
         """
         call = (caller, call_id)
         with self._changed:
-            self._outstanding.add(call)
+            self._forget(call)  # a repeated number
+            self._outstanding[call] = size
+            self._calls.add(caller.name)
+            self._bytes.add(caller.name, size)
 
         def deliver() -> None:
             try:
@@ -256,16 +288,16 @@ class DeferredReplies:
                 )
             finally:
                 with self._changed:
-                    self._outstanding.discard(call)
+                    self._forget(call)
                     self._changed.notify_all()
 
-        def deliver_later(_: Future[Reply]) -> None:
-            try:
-                self._run(deliver)
-            except MeshError:
-                deliver()  # no thread is free; send on this one
+        reply.add_done_callback(lambda _: self._senders.send(caller.name, deliver))
 
-        reply.add_done_callback(deliver_later)
+    def _forget(self, call: tuple[WorkerId, int]) -> None:
+        size = self._outstanding.pop(call, None)
+        if size is not None:
+            self._calls.remove(call[0].name)
+            self._bytes.remove(call[0].name, size)
 
     def unknown(self, caller: WorkerId, call_ids: Iterable[int]) -> list[int]:
         """Return which of a caller's calls have no outstanding reply here."""

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from typing import Protocol, final
 
+from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import context_pb2, value_pb2, worker_pb2
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array, Frame
+from gradmesh.protos.limits import check_count
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
+from gradmesh.protos.page import page_of
 from gradmesh.protos.version import VERSION
 from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.agent import Agent
@@ -93,13 +96,17 @@ class OwnerServicer:
         self._deferred: DeferredReplies = agent.deferred
 
     def describe(self, request: pb.DescribeRequest, call: Call) -> pb.DescribeResponse:
-        """Return name, role and functions of this worker."""
+        """Return name and role of this worker, and a page of its functions."""
+        functions, token = page_of(
+            self._agent.functions.names(), request.page_token, request.page_size, name=str
+        )
         return pb.DescribeResponse(
             name=self._me.name,
             role=self._role,
             incarnation=self._me.incarnation,
             version=VERSION,
-            functions=self._agent.functions.names(),
+            functions=functions,
+            next_page_token=token,
             open_contexts=self._contexts.open_count(),
             kept_refs=len(self._rrefs.owners),
         )
@@ -109,7 +116,7 @@ class OwnerServicer:
         message, executor = request.message, self._executor
         self._check_caller(message, call)
         return executor.answer(
-            message, call, executor.when_made(request, call, executor.call)
+            message, call, executor.when_made(request, call, executor.call), request.arrays
         ).called()
 
     def create_ref(self, request: Frame[pb.CreateRefRequest], call: Call) -> pb.CreateRefResponse:
@@ -128,7 +135,9 @@ class OwnerServicer:
             return kept.outcome.then(lambda _: Reply())
 
         executor = self._executor
-        reply = executor.answer(message, call, executor.when_made(request, call, work))
+        reply = executor.answer(
+            message, call, executor.when_made(request, call, work), request.arrays
+        )
         return pb.CreateRefResponse(deferred=reply.deferred)
 
     def _make(
@@ -193,6 +202,7 @@ class OwnerServicer:
 
     def delete_ref(self, request: pb.DeleteRefRequest, call: Call) -> pb.DeleteRefResponse:
         """Drop references."""
+        check_count("references to delete", len(request.more), limits.MAX_IDS_AT_ONCE)
         refs = [request.ref, *request.more]
         for ref in refs:
             if ref.owner != self._me.name:
@@ -213,6 +223,7 @@ class OwnerServicer:
     def check_calls(self, request: pb.CheckCallsRequest, call: Call) -> pb.CheckCallsResponse:
         """Return which calls have no outstanding reply here."""
         call.caller.check_acts_for(request.caller.name, request.caller.incarnation)
+        check_count("calls to check", len(request.call_ids), limits.DEFERRED.total)
         unknown = self._deferred.unknown(worker_of(request.caller), request.call_ids)
         return pb.CheckCallsResponse(unknown_ids=unknown)
 
@@ -220,6 +231,7 @@ class OwnerServicer:
         self, request: pb.ReleaseContextRequest, call: Call
     ) -> pb.ReleaseContextResponse:
         """Release contexts."""
+        check_count("contexts to release", len(request.others), limits.MAX_IDS_AT_ONCE)
         contexts = (request.context, *request.others)
         for id_ in contexts:
             self._agent.openers.check(call.caller, id_, call.deadline)

@@ -1,12 +1,15 @@
 """The table catalogue: which tables exist. Pure."""
 
+from collections.abc import Sequence
 from typing import final
 
 from gradmesh.protos import limits
+from gradmesh.protos.bound import Tally
 from gradmesh.protos.coordinator.v1 import table_pb2 as pb
 from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import InvalidRequest, TableConflict, TableNotFound
 from gradmesh.protos.limits import check_name
+from gradmesh.protos.page import page_of
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.lifetime import Admission, Eviction
 from gradmesh.sdk.table.recipe import initializer_of, rule_of
@@ -24,17 +27,24 @@ class Catalogue:
 
     def __init__(self, specs: list[pb.TableSpec]) -> None:
         self._specs = {spec.name: spec for spec in specs}
+        # Who made them is not in the journal: those from before a restart count in the total only.
+        self._made = Tally(limits.TABLES)
+        self._made.add("", len(specs))
 
-    def is_new(self, spec: pb.TableSpec) -> bool:
-        """Return whether a table is new; False if an equal one exists.
+    def is_new(self, spec: pb.TableSpec, creator: str = "") -> bool:
+        """Return whether a table is new and may be made; False if an equal one exists.
+
+        Args:
+            spec: A specification that `check_spec` accepts.
+            creator: Who asks for it; empty if that is not counted.
 
         Raises:
-            InvalidRequest: The specification is not valid.
             TableConflict: The name is taken by another specification.
+            LimitExceeded: There are too many tables.
         """
-        _check(spec)
         held = self._specs.get(spec.name)
         if held is None:
+            self._made.check(creator)
             return True
         if _plain(held) != _plain(spec):
             raise TableConflict(
@@ -43,9 +53,10 @@ class Catalogue:
             )
         return False
 
-    def enter(self, spec: pb.TableSpec) -> None:
+    def enter(self, spec: pb.TableSpec, creator: str = "") -> None:
         """Add a new table."""
         self._specs[spec.name] = spec
+        self._made.add(creator)
 
     def describe(self, name: str) -> pb.TableSpec:
         """Return a table's specification.
@@ -64,6 +75,13 @@ class Catalogue:
         """Return all specifications by name."""
         return [self._specs[name] for name in sorted(self._specs)]
 
+    def page(self, token: str, page_size: int) -> tuple[Sequence[pb.TableSpec], str]:
+        """Return a page of the specifications by name, and the token of the next page."""
+        specs = self.all()
+        return page_of(
+            specs, token, page_size, name=lambda spec: spec.name, size=lambda spec: spec.ByteSize()
+        )
+
 
 def _plain(spec: pb.TableSpec) -> pb.TableSpec:
     """Return the specification as clients write it that predate the field `kind`."""
@@ -75,7 +93,12 @@ def _plain(spec: pb.TableSpec) -> pb.TableSpec:
     return plain
 
 
-def _check(spec: pb.TableSpec) -> None:
+def check_spec(spec: pb.TableSpec) -> None:
+    """Check a specification by itself.
+
+    Raises:
+        InvalidRequest: It is not valid.
+    """
     check_name("table", spec.name)
     hashed = spec.kind == pb.TABLE_KIND_HASH
     if hashed and spec.rows:

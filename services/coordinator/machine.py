@@ -7,7 +7,7 @@ before the method returns. The servicer holds the lock.
 import logging
 from typing import final
 
-from gradmesh.protos import limits
+from gradmesh.protos.common.v1 import worker_pb2
 from gradmesh.protos.coordinator.v1 import (
     data_pb2,
     membership_pb2,
@@ -16,20 +16,25 @@ from gradmesh.protos.coordinator.v1 import (
     status_pb2,
     table_pb2,
 )
-from gradmesh.protos.errors import InvalidRequest, NotMember, ProtocolMismatch, ShardNotReady
-from gradmesh.protos.limits import check_name
+from gradmesh.protos.errors import NotMember, ProtocolMismatch, ShardNotReady
+from gradmesh.protos.page import page_of
 from gradmesh.protos.version import PROTOCOL
 from gradmesh.sdk.transport.call import UNRESTRICTED, Caller
 from gradmesh.services.coordinator.catalogue import Catalogue
-from gradmesh.services.coordinator.data_sets import DataSets, DataSetSpec
+from gradmesh.services.coordinator.data_set import DataSetSpec, Stored, read_position
+from gradmesh.services.coordinator.data_sets import DataSets
 from gradmesh.services.coordinator.journal import Journal
-from gradmesh.services.coordinator.members import Members
+from gradmesh.services.coordinator.members import MemberLease, Members, order
 from gradmesh.services.coordinator.rendezvous import Rendezvous
 from gradmesh.services.coordinator.reports import FinishedJobs, Reports
+from gradmesh.services.coordinator.requests import Openers, openers_of
 from gradmesh.services.coordinator.scaling import Scaling
 from gradmesh.services.coordinator.sessions import Sessions
 
 _log = logging.getLogger(__name__)
+
+# Warnings about silent members in a status; the others are counted.
+_MAX_WARNINGS = 100
 
 
 @final
@@ -75,7 +80,7 @@ class Machine:
             self.reports.finish(result.generation, dict(result.figures))
         self.data_sets = DataSets()
         for name, position in journal.data_sets():
-            self.data_sets.restore(name, position)
+            self.data_sets.restore(name, read_position(name, position, with_assignments=True))
 
     def register(
         self,
@@ -120,18 +125,25 @@ class Machine:
         )
 
     def renew(
-        self, request: membership_pb2.RenewLeaseRequest, now: float
+        self,
+        request: membership_pb2.RenewLeaseRequest,
+        now: float,
+        contexts: Openers | None = None,
     ) -> membership_pb2.RenewLeaseResponse:
-        """Record a heartbeat; return updates."""
-        members, openers = self.members, request.context_openers
-        counts = (*request.context_counts, *[1] * len(openers))
-        contexts = {(w.name, w.incarnation): n for w, n in zip(openers, counts, strict=False)}
-        if members.renew(request.name, request.incarnation, now, contexts):
+        """Record a heartbeat; return updates.
+
+        Args:
+            request: The heartbeat.
+            now: The time.
+            contexts: The openers in it, if they were read already.
+        """
+        contexts = openers_of(request) if contexts is None else contexts
+        if self.members.renew(request.name, request.incarnation, now, contexts):
             self._refresh_shards(now)  # a member from before a restart
-        return self.updates(request)
+        return self.updates(request, contexts)
 
     def updates(
-        self, request: membership_pb2.RenewLeaseRequest
+        self, request: membership_pb2.RenewLeaseRequest, contexts: Openers
     ) -> membership_pb2.RenewLeaseResponse:
         """Return updates for a member, and which openers of its contexts are gone.
 
@@ -147,7 +159,9 @@ class Machine:
             checkpoint_request=self.reports.requests,
             reshard=self.scaling.number,
             gone=[
-                one for one in request.context_openers if members.is_gone(one.name, one.incarnation)
+                worker_pb2.WorkerId(name=name, incarnation=incarnation)
+                for name, incarnation in contexts
+                if members.is_gone(name, incarnation)
             ],
         )
 
@@ -262,23 +276,16 @@ class Machine:
             generation=generation, rank=rank, world_size=self.rendezvous.size
         )
 
-    def put(self, request: rendezvous_pb2.PutKeyRequest) -> None:
+    def put(self, request: rendezvous_pb2.PutKeyRequest, account: str = "") -> None:
         """Publish a value to the trainers of a generation."""
-        check_name("key", request.key)
-        if len(request.value) > limits.MAX_VALUE_BYTES:
-            raise InvalidRequest(
-                f"key {request.key!r}: {len(request.value)} bytes; at most "
-                f"{limits.MAX_VALUE_BYTES} are allowed",
-                key=request.key,
-            )
-        self.rendezvous.put(request.generation, request.key, request.value)
+        self.rendezvous.put(request.generation, request.key, request.value, account)
 
-    def create_table(self, spec: table_pb2.TableSpec) -> bool:
+    def create_table(self, spec: table_pb2.TableSpec, account: str = "") -> bool:
         """Add a table to the catalogue; return False if an equal one exists."""
-        created = self.catalogue.is_new(spec)
+        created = self.catalogue.is_new(spec, account)
         if created:
             self._journal.add_table(spec)
-            self.catalogue.enter(spec)
+            self.catalogue.enter(spec, account)
             _log.info("table created", extra={"table": spec.name, "rows": spec.rows})
         return created
 
@@ -286,14 +293,16 @@ class Machine:
         """Return the current shard map."""
         return self.shards.current(self._servers())
 
-    def take_shard(self, request: data_pb2.TakeShardRequest) -> data_pb2.TakeShardResponse:
+    def take_shard(
+        self, request: data_pb2.TakeShardRequest, account: str = ""
+    ) -> data_pb2.TakeShardResponse:
         """Assign a shard of a data set."""
         self.members.check(request.name, request.incarnation)
         spec = DataSetSpec(request.samples, request.shard_samples, request.epochs)
         worker = (request.name, request.incarnation)
         try:
             found = self.data_sets.take(
-                request.dataset, spec, worker, request.sequence, list(request.done)
+                request.dataset, spec, worker, request.sequence, list(request.done), account
             )
         finally:
             # Finished shards are stored even if no other shard is free.
@@ -308,10 +317,10 @@ class Machine:
         if known := self.data_sets.dump(name):
             self._journal.set_data_set(name, known)
 
-    def set_data_position(self, request: data_pb2.SetDataPositionRequest) -> None:
+    def set_data_position(self, dataset: str, position: Stored, account: str = "") -> None:
         """Set a data set to a saved position."""
-        self.data_sets.restore(request.dataset, request.position)
-        self._save_data_set(request.dataset)
+        self.data_sets.restore(dataset, position, account)
+        self._save_data_set(dataset)
 
     def report(self, request: status_pb2.ReportProgressRequest) -> None:
         """Store a trainer's progress."""
@@ -341,8 +350,10 @@ class Machine:
         self.members.check(request.name, request.incarnation)
         self.reports.report_checkpoint(request.checkpoint, now)
 
-    def status(self, now: float) -> status_pb2.GetStatusResponse:
-        """Return the status of the whole cluster."""
+    def status(
+        self, now: float, page_token: str = "", page_size: int = 0
+    ) -> status_pb2.GetStatusResponse:
+        """Return the status of the whole cluster, with a page of its members."""
         response = status_pb2.GetStatusResponse(
             generation=self.rendezvous.current if self.rendezvous.formed else 0,
             shard_epoch=self.shards.map.epoch,
@@ -352,7 +363,15 @@ class Machine:
             checkpoint=self.reports.checkpoint(now),
             warnings=self._warnings(now),
         )
-        for lease in self.members.leases():
+        leases, response.next_page_token = page_of(
+            self.members.leases(),
+            page_token,
+            page_size,
+            name=lambda lease: lease.member.name,
+            order=order,
+            size=_entry_bytes,
+        )
+        for lease in leases:
             entry = response.members.add(
                 member=lease.member,
                 silence_s=now - lease.seen_at,
@@ -376,6 +395,8 @@ class Machine:
             for lease in self.members.leases()
             if now - lease.seen_at > self.members.lease_s / 2
         ]
+        if len(found) > _MAX_WARNINGS:
+            found[_MAX_WARNINGS:] = [f"{len(found) - _MAX_WARNINGS} more members were silent"]
         try:
             self.shard_map()
         except ShardNotReady as error:
@@ -413,3 +434,8 @@ class Machine:
         assert all(held == self.data_sets.dump(n) for n, held in self._journal.data_sets())
         assert self._journal.fact("jobs") == self.jobs.dump()
         assert self.reports.requests >= 0
+
+
+def _entry_bytes(lease: MemberLease) -> int:
+    """Return about how many bytes a member takes in a status."""
+    return 2 * len(lease.member.name) + 600 + sum(len(name) + 32 for name, _ in lease.contexts)

@@ -7,14 +7,16 @@ next heartbeat, and lost if it sends none for the duration of a lease.
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import cast, final
 
+from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import membership_pb2 as pb
 from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
 from gradmesh.protos.limits import check_address, check_name, natural_key
 from gradmesh.services.coordinator.journal import Journal, NameRecord, Tombstone
 
-# Bounds the tombstones: short-lived clients use a new name each time.
+# Bounds the tombstones of a role: short-lived clients use a new name each time.
 _MAX_GONE = 4096
 
 MAX_AHEAD_S = 300
@@ -88,6 +90,8 @@ class Members:
         if session and self._by_session.get(session, member.name) != member.name:
             raise InvalidRequest(f"{member.name!r} sent the session key of another member")
         held = self._held(member.name)
+        if held is None or held.member.role != member.role:
+            self._check_room(member.role)
         if held is None or held.member != member:
             _check_time(member, newest_ns)
             self._drop_future(member.name, newest_ns)
@@ -138,6 +142,15 @@ class Members:
         if gone is not None and newest_ns is not None and gone.incarnation > newest_ns:
             del self._gone[name]
             self._save(name)
+
+    def _check_room(self, role: pb.Role) -> None:
+        """Check that one more process may be a member of a role.
+
+        Raises:
+            LimitExceeded: There are too many of them.
+        """
+        if len(self._leases) + len(self._former) >= limits.MEMBERS.total:
+            limits.MEMBERS.check(len(self.known_of_role(role)))
 
     def _expires_in(self, name: str, now: float) -> float:
         """Return how long a name stays reserved for the process that holds it."""
@@ -195,10 +208,19 @@ class Members:
             gone = older
         self._gone[member.name] = gone
         self._save(member.name)
-        if len(self._gone) > _MAX_GONE:
-            oldest = next(iter(self._gone))
-            del self._gone[oldest]
-            self._save(oldest)
+        self._bound_tombstones(member)
+
+    def _bound_tombstones(self, newest: pb.Member) -> None:
+        """Drop the oldest tombstone of a role that has too many.
+
+        Each role has its own, so that short-lived clients do not drop those of lost trainers.
+        """
+        if len(self._gone) <= _MAX_GONE:
+            return
+        same = [name for name, gone in self._gone.items() if gone.role == newest.role]
+        if len(same) > _MAX_GONE:
+            del self._gone[same[0]]
+            self._save(same[0])
 
     def _save(self, name: str) -> None:
         """Write the state of a name to the journal."""
@@ -274,7 +296,8 @@ class Members:
 
     def of_role(self, role: pb.Role) -> list[pb.Member]:
         """Return the members with a role, by name."""
-        return [held.member for held in self.leases() if held.member.role == role]
+        found = [held.member for held in self._leases.values() if held.member.role == role]
+        return sorted(found, key=lambda member: natural_key(member.name))
 
     def known_of_role(self, role: pb.Role) -> list[pb.Member]:
         """Return the members with a role, former members included."""
@@ -283,7 +306,7 @@ class Members:
 
     def leases(self) -> list[MemberLease]:
         """Return the leases of all members, by name."""
-        return sorted(self._leases.values(), key=lambda held: natural_key(held.member.name))
+        return sorted(self._leases.values(), key=lambda held: order(held.member.name))
 
     def check_invariants(self) -> None:
         """Check that the members are consistent and in the journal; for tests.
@@ -315,6 +338,12 @@ class Members:
                 incarnation=incarnation,
             )
         return held
+
+
+@lru_cache(maxsize=2 * limits.MEMBERS.total)
+def order(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Return the sort key of members: by the numbers in their names, and without equal keys."""
+    return natural_key(name), name
 
 
 def _taken(member: pb.Member, former: pb.Member | None, expires_in: float) -> NameTaken:

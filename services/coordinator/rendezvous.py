@@ -12,18 +12,16 @@ import json
 from collections.abc import Mapping, Set
 from typing import final
 
+from gradmesh.protos import limits
+from gradmesh.protos.bound import Tally
 from gradmesh.protos.errors import (
     InvalidRequest,
     KeyConflict,
     KeyMissing,
     RoundOpen,
     StaleGeneration,
-    StoreFull,
 )
 from gradmesh.protos.limits import natural_key
-
-MAX_KEYS = 65536
-"""Most values of one generation: a few for each trainer of the largest world."""
 
 
 @final
@@ -55,6 +53,8 @@ class Rendezvous:
         self._awaited: set[str] = set()
         self._ranks: dict[str, int] = {}
         self._keys: dict[str, bytes] = {}
+        self._key_count = Tally(limits.KEYS)
+        self._key_bytes = Tally(limits.KEY_BYTES)
         if stored:
             self._forming, self._joined, *rest = json.loads(stored)
             self._awaited = set(rest[0]) if rest else set()
@@ -186,6 +186,8 @@ class Rendezvous:
             self._joined.clear()
             self._ranks.clear()
             self._keys.clear()
+            self._key_count.clear()
+            self._key_bytes.clear()
 
     def check_invariants(self) -> None:
         """Check that the generations are consistent; for tests.
@@ -219,21 +221,30 @@ class Rendezvous:
                 current=self._forming,
             )
 
-    def put(self, generation: int, key: str, value: bytes) -> None:
+    def put(self, generation: int, key: str, value: bytes, publisher: str = "") -> None:
         """Publish a value to the other trainers.
+
+        Args:
+            generation: The generation.
+            key: Name of the value.
+            value: The value.
+            publisher: Who publishes it; empty if that is not counted.
 
         Raises:
             StaleGeneration: The generation has ended.
             KeyConflict: The key holds another value.
-            StoreFull: The generation has published too many values.
+            LimitExceeded: Too much is published in the generation.
         """
         self.check(generation)
-        if len(self._keys) >= MAX_KEYS and key not in self._keys:
-            raise StoreFull(
-                f"generation {generation} has published {MAX_KEYS} keys already; publish fewer",
-                key=key,
-            )
-        if self._keys.setdefault(key, value) != value:
+        held = self._keys.get(key)
+        if held is None:
+            size = len(key) + len(value)
+            self._key_count.check(publisher)
+            self._key_bytes.check(publisher, size)
+            self._keys[key] = value
+            self._key_count.add(publisher)
+            self._key_bytes.add(publisher, size)
+        elif held != value:
             raise KeyConflict(
                 f"key {key!r} of generation {generation} holds another value", key=key
             )

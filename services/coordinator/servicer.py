@@ -2,9 +2,11 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol, TypeVar, final
 
+from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import (
     data_pb2,
     membership_pb2,
@@ -18,8 +20,10 @@ from gradmesh.protos.errors import MeshError, Retry
 from gradmesh.protos.version import VERSION
 from gradmesh.sdk.cluster.membership import role_name
 from gradmesh.sdk.process import fault
+from gradmesh.sdk.transport.account import account_of
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
+from gradmesh.services.coordinator import requests
 from gradmesh.services.coordinator.machine import Machine
 from gradmesh.services.coordinator.members import MAX_AHEAD_S
 
@@ -73,6 +77,7 @@ class CoordinatorServicer:
         # Guards all state; notified after every event that may end a wait.
         self._changed = threading.Condition()
         self._waiters = 0
+        self._waits = Counter[str]()
         self._listeners = 0
         self._closed = False
 
@@ -92,6 +97,7 @@ class CoordinatorServicer:
         self, request: membership_pb2.RegisterRequest, call: Call
     ) -> membership_pb2.RegisterResponse:
         """Make a process a member."""
+        requests.check_register(request)
         call.caller.check_member(role_name(request.member.role))
         with self._changed:
             response = self._machine.register(
@@ -111,9 +117,10 @@ class CoordinatorServicer:
         self, request: membership_pb2.RenewLeaseRequest, call: Call
     ) -> membership_pb2.RenewLeaseResponse:
         """Extend a lease; the answer waits for updates if the request allows it."""
+        contexts = requests.openers_of(request)
         with self._changed:
             self._check_own(request, call)
-            found = self._machine.renew(request, self._clock())
+            found = self._machine.renew(request, self._clock(), contexts)
             left_s = min(request.wait_s, MAX_WAIT_S, call.deadline.to_answer().remaining_s())
             until = Deadline.after(min(left_s, found.lease_s / 2))
             self._listeners += 1
@@ -124,7 +131,7 @@ class CoordinatorServicer:
                         break
                     self._changed.wait(until.remaining_s())
                     # Not a heartbeat: the member has sent nothing since.
-                    found = self._machine.updates(request)
+                    found = self._machine.updates(request, contexts)
             finally:
                 self._listeners -= 1
             found.time_ms = self._time_ms()
@@ -170,9 +177,10 @@ class CoordinatorServicer:
         self, request: rendezvous_pb2.JoinRoundRequest, call: Call
     ) -> rendezvous_pb2.JoinRoundResponse:
         """Wait until the generation of the trainers is formed."""
+        requests.check_size(request)
         with self._changed:
             self._check_own(request, call)
-            return self._wait(lambda: self._join(request), call.deadline)
+            return self._wait(lambda: self._join(request), call)
 
     def _join(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
         # Repeated after each change: a waiting trainer joins as soon as the generation has space.
@@ -188,9 +196,10 @@ class CoordinatorServicer:
         self, request: rendezvous_pb2.PutKeyRequest, call: Call
     ) -> rendezvous_pb2.PutKeyResponse:
         """Publish a value."""
+        requests.check_key(request)
         with self._changed:
             self._check_trainer(request.generation, call)
-            self._machine.put(request)
+            self._machine.put(request, account_of(call.caller))
             self._changed.notify_all()
             return rendezvous_pb2.PutKeyResponse()
 
@@ -201,7 +210,7 @@ class CoordinatorServicer:
         with self._changed:
             self._check_trainer(request.generation, call)
             value = self._wait(
-                lambda: self._machine.rendezvous.get(request.generation, request.key), call.deadline
+                lambda: self._machine.rendezvous.get(request.generation, request.key), call
             )
             return rendezvous_pb2.GetKeyResponse(value=value)
 
@@ -209,8 +218,10 @@ class CoordinatorServicer:
         self, request: table_pb2.CreateTableRequest, call: Call
     ) -> table_pb2.CreateTableResponse:
         """Add a table to the catalogue."""
+        requests.check_table(request)
         with self._changed:
-            return table_pb2.CreateTableResponse(created=self._machine.create_table(request.spec))
+            created = self._machine.create_table(request.spec, account_of(call.caller))
+            return table_pb2.CreateTableResponse(created=created)
 
     def describe_table(
         self, request: table_pb2.DescribeTableRequest, call: Call
@@ -223,16 +234,17 @@ class CoordinatorServicer:
     def list_tables(
         self, request: table_pb2.ListTablesRequest, call: Call
     ) -> table_pb2.ListTablesResponse:
-        """Read the catalogue."""
+        """Read a page of the catalogue."""
         with self._changed:
-            return table_pb2.ListTablesResponse(specs=self._machine.catalogue.all())
+            specs, token = self._machine.catalogue.page(request.page_token, request.page_size)
+        return table_pb2.ListTablesResponse(specs=specs, next_page_token=token)
 
     def get_shard_map(
         self, request: table_pb2.GetShardMapRequest, call: Call
     ) -> table_pb2.GetShardMapResponse:
         """Wait for the parameter servers and return the shard map."""
         with self._changed:
-            found = self._wait(self._machine.shard_map, call.deadline)
+            found = self._wait(self._machine.shard_map, call)
             return table_pb2.GetShardMapResponse(map=found)
 
     def scale_parameter_servers(
@@ -240,7 +252,7 @@ class CoordinatorServicer:
     ) -> reshard_pb2.ScaleParameterServersResponse:
         """Begin to change the number of parameter servers."""
         with self._changed:
-            found = self._wait(lambda: self._machine.scale(request, self._clock()), call.deadline)
+            found = self._wait(lambda: self._machine.scale(request, self._clock()), call)
             self._changed.notify_all()
             return reshard_pb2.ScaleParameterServersResponse(reshard=found)
 
@@ -255,6 +267,7 @@ class CoordinatorServicer:
         self, request: reshard_pb2.ReportMoveRequest, call: Call
     ) -> reshard_pb2.ReportMoveResponse:
         """Record a server's progress in a reshard, and wait for updates."""
+        requests.check_move(request)
         with self._changed:
             self._check_own(request, call)
             before = self._machine.scaling.reshards.state.version
@@ -278,9 +291,11 @@ class CoordinatorServicer:
         self, request: data_pb2.TakeShardRequest, call: Call
     ) -> data_pb2.TakeShardResponse:
         """Assign a shard of a data set; wait while other workers hold all remaining ones."""
+        requests.check_take(request)
+        account = account_of(call.caller)
         with self._changed:
             self._check_own(request, call)
-            found = self._wait(lambda: self._machine.take_shard(request), call.deadline)
+            found = self._wait(lambda: self._machine.take_shard(request, account), call)
             self._changed.notify_all()
             return found
 
@@ -296,8 +311,9 @@ class CoordinatorServicer:
         self, request: data_pb2.SetDataPositionRequest, call: Call
     ) -> data_pb2.SetDataPositionResponse:
         """Set a data set to a saved position."""
+        position = requests.position_of(request)
         with self._changed:
-            self._machine.set_data_position(request)
+            self._machine.set_data_position(request.dataset, position, account_of(call.caller))
             self._changed.notify_all()
             return data_pb2.SetDataPositionResponse()
 
@@ -305,6 +321,7 @@ class CoordinatorServicer:
         self, request: status_pb2.ReportProgressRequest, call: Call
     ) -> status_pb2.ReportProgressResponse:
         """Store a trainer's progress."""
+        requests.check_size(request)
         with self._changed:
             self._check_own(request, call)
             self._machine.report(request)
@@ -315,6 +332,7 @@ class CoordinatorServicer:
         self, request: status_pb2.ReportResultRequest, call: Call
     ) -> status_pb2.ReportResultResponse:
         """Store the result of a run."""
+        requests.check_result(request)
         with self._changed:
             self._check_trainer(request.generation, call)
             self._machine.finish(request)
@@ -333,6 +351,7 @@ class CoordinatorServicer:
         self, request: status_pb2.ReportCheckpointRequest, call: Call
     ) -> status_pb2.ReportCheckpointResponse:
         """Store a trainer's report about a checkpoint."""
+        requests.check_checkpoint(request)
         with self._changed:
             self._check_own(request, call)
             self._machine.report_checkpoint(request, self._clock())
@@ -342,16 +361,21 @@ class CoordinatorServicer:
     def get_status(
         self, request: status_pb2.GetStatusRequest, call: Call
     ) -> status_pb2.GetStatusResponse:
-        """Return the status of the whole cluster."""
+        """Return the status of the whole cluster, with a page of its members."""
         with self._changed:
-            response = self._machine.status(self._clock())
+            response = self._machine.status(self._clock(), request.page_token, request.page_size)
             response.version = VERSION
             response.uptime_s = self._clock() - self._begun
             return response
 
-    def _wait(self, attempt: Callable[[], T], deadline: Deadline) -> T:
-        """Repeat `attempt` until it succeeds; raise its error when the time is up."""
-        until = Deadline.after(min(MAX_WAIT_S, deadline.to_answer().remaining_s()))
+    def _wait(self, attempt: Callable[[], T], call: Call) -> T:
+        """Repeat `attempt` until it succeeds; raise its error when the time is up.
+
+        A caller that waits for much else already gets the error at once, and repeats the call.
+        """
+        until = Deadline.after(min(MAX_WAIT_S, call.deadline.to_answer().remaining_s()))
+        name = call.caller.name
+        self._waits[name] += 1
         self._waiters += 1
         try:
             while True:
@@ -359,11 +383,15 @@ class CoordinatorServicer:
                     return attempt()
                 except MeshError as error:
                     may_wait = self._waiters <= self._max_waiters and not self._closed
+                    may_wait &= not name or self._waits[name] <= limits.MAX_WAITS
                     if error.retry is not Retry.CALL or until.passed or not may_wait:
                         raise
                 self._changed.wait(until.remaining_s())
         finally:
             self._waiters -= 1
+            self._waits[name] -= 1
+            if not self._waits[name]:
+                del self._waits[name]
 
 
 def _has_updates(

@@ -3,87 +3,27 @@
 A released context leaves a tombstone, so that late messages for it are refused.
 """
 
-import functools
-import operator
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias, final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import final
 
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
 from gradmesh.protos.frame import Array
 from gradmesh.protos.limits import check_name
-from gradmesh.sdk.autograd.tombstones import Tombstones, WorkerLru
+from gradmesh.sdk.autograd.tombstones import ContextTombstones
+from gradmesh.services.parameter_server.context_index import ContextIndex, ContextKey
 from gradmesh.services.parameter_server.dedupe import DedupeEntry
+from gradmesh.services.parameter_server.open_context import (
+    OpenContext,
+    PrefetchedLookup,
+    TableLookup,
+    bytes_of,
+)
 
-Slots: TypeAlias = NDArray[np.int64]
-
-
-class TableLookup(NamedTuple):
-    """The rows of one table that a lookup read, as handles of the table."""
-
-    table: str
-    slots: Slots
-    steps: int = 0
-    """Steps applied to the table when the rows were read."""
-
-
-class Gradient(NamedTuple):
-    """Gradients of rows of one table; no slot twice."""
-
-    table: str
-    slots: Slots
-    rows: Array
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefetchedLookup:
-    """A lookup made ahead of its step, and the number of changes that its rows include."""
-
-    parts: list[TableLookup]
-    count: int
-
-
-@dataclass(slots=True, eq=False)
-class OpenContext:
-    """An open context: lookups and their gradients, by the caller's number of the lookup."""
-
-    lookups: dict[int, list[TableLookup]] = field(default_factory=dict)
-    prefetched: dict[int, PrefetchedLookup] = field(default_factory=dict)
-    returned: dict[int, dict[int, list[Array]]] = field(default_factory=dict)
-    """Gradients by lookup, then by backward pass."""
-    used_at: float = 0.0
-
-    def returned_parts(self) -> list[TableLookup]:
-        """Return the lookups that have gradients."""
-        return [part for number in self.returned for part in self.lookups[number]]
-
-    def gradients(self) -> list[Gradient]:
-        """Return all gradients in the order of the caller's numbers."""
-        return [
-            Gradient(part.table, part.slots, rows)
-            for number in sorted(self.returned)
-            for part, rows in zip(self.lookups[number], self._summed(number), strict=True)
-        ]
-
-    def drop(self, failed: Collection[int]) -> None:
-        """Drop the gradients of failed passes."""
-        for number in list(self.returned):
-            passes = self.returned[number]
-            self.returned[number] = {p: grads for p, grads in passes.items() if p not in failed}
-            if not self.returned[number]:
-                del self.returned[number]
-
-    def _summed(self, number: int) -> list[Array]:
-        """Return a lookup's gradients; those of several passes are added in order of the passes."""
-        by_pass = [grads for _, grads in sorted(self.returned[number].items())]
-        return [functools.reduce(operator.add, parts) for parts in zip(*by_pass, strict=True)]
+# Lookups and gradients of servers that may have little memory for tables.
+_LEAST_BYTES = 1 << 28
 
 
 @final
@@ -92,16 +32,21 @@ class Contexts:
 
     Args:
         clock: Monotonic seconds, replaced in tests.
+        max_bytes: Most bytes of their lookups and gradients, but for a least number.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, max_bytes: int = _LEAST_BYTES
+    ) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # guards all below
-        self._open: dict[tuple[str, int, int], OpenContext] = {}
-        self._tombstones = WorkerLru(Tombstones)
-        self._applied = WorkerLru(Tombstones)
+        self._open = ContextIndex(max(max_bytes, _LEAST_BYTES))
+        self._tombstones = ContextTombstones()
+        self._applied = ContextTombstones()
 
-    def add_lookup(self, id_: context_pb2.ContextId, number: int, parts: list[TableLookup]) -> None:
+    def add_lookup(
+        self, id_: context_pb2.ContextId, number: int, parts: list[TableLookup], size: int = 0
+    ) -> None:
         """Store the rows of a lookup.
 
         A repeated lookup replaces the first one, because it may be routed with another shard map;
@@ -114,6 +59,8 @@ class Contexts:
             context = self._find(id_, create=True)
             if number not in context.returned:
                 context.lookups[number] = parts
+                self._open.grow(_key(id_), context, size - context.sizes.get(number, 0))
+                context.sizes[number] = size
 
     def add_prefetch(
         self, id_: context_pb2.ContextId, number: int, ahead: PrefetchedLookup
@@ -124,7 +71,11 @@ class Contexts:
             ContextReleased: The context has ended.
         """
         with self._lock:
-            self._find(id_, create=True).prefetched[number] = ahead
+            context = self._find(id_, create=True)
+            former = context.prefetched.get(number)
+            context.prefetched[number] = ahead
+            before = 0 if former is None else former.size
+            self._open.grow(_key(id_), context, ahead.size - before)
 
     def find_prefetch(self, id_: context_pb2.ContextId, number: int) -> PrefetchedLookup:
         """Return a prefetch.
@@ -159,6 +110,8 @@ class Contexts:
             LookupNotFound: This server has not served that lookup.
         """
         with self._lock:
+            if target is not None:
+                self._open.check(_key(target), 0)
             taken = None if target is None else self._find(target, create=True)
             if taken is not None and number in taken.prefetched:
                 return taken.prefetched[number]
@@ -166,23 +119,33 @@ class Contexts:
             if source_number not in given.prefetched:
                 raise _not_found(source, source_number)
             ahead = given.prefetched.pop(source_number)
-            if taken is not None:
+            self._open.grow(_key(source), given, -ahead.size)
+            if taken is not None and target is not None:
                 taken.prefetched[number] = ahead
                 taken.lookups[number] = ahead.parts
+                self._open.grow(_key(target), taken, ahead.size)
             if not given.prefetched and not given.lookups:
-                self._add_tombstone(*_key(source))
-                del self._open[_key(source)]
+                self._end(_key(source))
             return ahead
 
-    def check(self, id_: context_pb2.ContextId) -> None:
-        """Raise if a context may not be used.
+    def check(self, id_: context_pb2.ContextId, size: int = 0) -> None:
+        """Raise if a context may not be used for one more lookup.
+
+        Args:
+            id_: The context.
+            size: Bytes of the lookup.
 
         Raises:
             ContextReleased: It has ended.
             InvalidRequest: The id is incomplete.
+            LimitExceeded: The contexts of its worker, or all, hold too much here.
         """
+        key = _key(id_)
         with self._lock:
-            self._check(id_)
+            if key not in self._open:
+                self._check(id_)
+            if not self._open.has_space(size):
+                self._open.check(key, size)
 
     def parts(self, id_: context_pb2.ContextId, number: int) -> list[TableLookup]:
         """Return the rows that an earlier lookup read.
@@ -204,14 +167,41 @@ class Contexts:
         with self._lock:
             context = self._find(id_, create=False)
             if number in context.lookups:
-                context.returned.setdefault(number, {}).setdefault(pass_number, grads)
+                passes = context.returned.setdefault(number, {})
+                if pass_number not in passes:
+                    passes[pass_number] = grads
+                    self._open.grow(_key(id_), context, bytes_of(grads))
+
+    def check_gradients(self, id_: context_pb2.ContextId, grads: Collection[Array]) -> None:
+        """Check that there is space for gradients, before they are copied.
+
+        Raises:
+            LimitExceeded: The contexts of the worker, or all, hold too much here.
+        """
+        with self._lock:
+            self._open.check_bytes(_key(id_), bytes_of(grads))
+
+    def check_staged(self, id_: context_pb2.ContextId, staged: int) -> None:
+        """Check that the gradients of a context may wait for those of other ranks.
+
+        Args:
+            id_: The context.
+            staged: Bytes that wait already.
+
+        Raises:
+            LimitExceeded: Too many wait.
+        """
+        with self._lock:
+            held = self._open.get(_key(id_))
+            if held is not None:
+                self._open.bound.check(staged, more=held.size)
 
     def drop_passes(self, id_: context_pb2.ContextId, failed: Collection[int]) -> None:
         """Drop the gradients of backward passes that failed on another process."""
         with self._lock:
             held = self._open.get(_key(id_))
             if held is not None:
-                held.drop(failed)
+                self._open.grow(_key(id_), held, -held.drop(failed))
 
     def check_returned(self, id_: context_pb2.ContextId, count: int) -> None:
         """Check that the gradients of `count` lookups are here, or that the context was applied.
@@ -234,20 +224,20 @@ class Contexts:
     def restore_applied(self, worker: str, incarnation: int, counter: int) -> None:
         """Record a context that was applied before this process started."""
         with self._lock:
-            self._applied.touch(worker).add(incarnation, counter)
-            self._add_tombstone(worker, incarnation, counter)
+            self._applied.add(worker, incarnation, counter)
+            self._tombstones.add(worker, incarnation, counter)
 
     def dump_applied(self) -> list[DedupeEntry]:
         """Return the ids of applied contexts, for a snapshot."""
         with self._lock:
-            return [(worker, *found.dump()) for worker, found in self._applied.items()]
+            return self._applied.dump()
 
     def load_applied(self, marks: Sequence[DedupeEntry]) -> None:
         """Restore what `dump_applied` returned."""
         with self._lock:
             for worker, incarnation, floor, counters in marks:
                 for kept in (self._applied, self._tombstones):
-                    kept.touch(worker).load(incarnation, floor, counters)
+                    kept.load(worker, incarnation, floor, counters)
 
     def take_gradients(self, id_: context_pb2.ContextId) -> OpenContext:
         """End a context to apply its pending gradients; empty if it has none or was applied.
@@ -261,9 +251,8 @@ class Contexts:
             if _key(id_) not in self._open and self._was_applied(id_):
                 return OpenContext()
             self._check(id_)
-            self._applied.touch(id_.worker).add(id_.incarnation, id_.counter)
-            self._add_tombstone(id_.worker, id_.incarnation, id_.counter)
-            return self._open.pop(_key(id_), OpenContext())
+            self._applied.add(*_key(id_))
+            return self._end(_key(id_)) or OpenContext()
 
     def release(self, context: context_pb2.ContextId) -> bool:
         """End a context; return whether it was open.
@@ -273,14 +262,13 @@ class Contexts:
         """
         with self._lock:
             self._check_id(context)
-            self._add_tombstone(context.worker, context.incarnation, context.counter)
-            return self._open.pop(_key(context), None) is not None
+            return self._end(_key(context)) is not None
 
     def release_all(self) -> None:
         """End every open context, when a run begins or rows are replaced."""
         with self._lock:
             for key in self._open:
-                self._add_tombstone(*key)
+                self._tombstones.add(*key)
             self._open.clear()
 
     def drop_all(self) -> None:
@@ -295,7 +283,7 @@ class Contexts:
     def expecting(self) -> int:
         """Return the number of contexts that may still send gradients."""
         with self._lock:
-            return sum(1 for context in self._open.values() if context.lookups)
+            return sum(1 for _, context in self._open.items() if context.lookups)
 
     def release_idle(self, idle_s: float) -> int:
         """End the contexts unused for `idle_s`; return how many.
@@ -306,22 +294,20 @@ class Contexts:
             oldest = self._clock() - idle_s
             idle = [key for key, context in self._open.items() if context.used_at < oldest]
             for key in idle:
-                self._add_tombstone(*key)
-                del self._open[key]
+                self._end(key)
             return len(idle)
 
     def openers(self) -> dict[tuple[str, int], int]:
         """Return the number of open contexts by name and incarnation of their opener."""
         with self._lock:
-            return Counter(key[:2] for key in self._open)
+            return self._open.openers()
 
     def drop_worker(self, name: str, incarnation: int) -> int:
         """End the contexts of a lost process; return how many."""
         with self._lock:
-            gone = [key for key in self._open if key[:2] == (name, incarnation)]
+            gone = [key for key in self._open.of_worker(name) if key[1] == incarnation]
             for key in gone:
-                self._add_tombstone(*key)
-                del self._open[key]
+                self._end(key)
             return len(gone)
 
     def open_count(self) -> int:
@@ -331,21 +317,27 @@ class Contexts:
 
     def _find(self, id_: context_pb2.ContextId, create: bool) -> OpenContext:
         key = _key(id_)
-        if key not in self._open:
+        held = self._open.get(key)
+        if held is None:
             self._check(id_)
             if not create:
                 return OpenContext()
             check_name("worker", id_.worker)
             self._drop_older_incarnations(id_)
-            self._open[key] = OpenContext()
-        self._open[key].used_at = self._clock()
-        return self._open[key]
+            held = self._open.add(key)
+        held.used_at = self._clock()
+        return held
 
     def _drop_older_incarnations(self, id_: context_pb2.ContextId) -> None:
         """End the contexts that older incarnations of the process left."""
-        for key in [k for k in self._open if k[0] == id_.worker and k[1] < id_.incarnation]:
-            self._add_tombstone(*key)
-            del self._open[key]
+        for key in self._open.of_worker(id_.worker):
+            if key[1] < id_.incarnation:
+                self._end(key)
+
+    def _end(self, key: ContextKey) -> OpenContext | None:
+        """End a context; return it, or None if it was not open."""
+        self._tombstones.add(*key)
+        return self._open.pop(key)
 
     def _check_id(self, id_: context_pb2.ContextId) -> None:
         if not id_.worker or not id_.incarnation or not id_.counter:
@@ -357,17 +349,11 @@ class Contexts:
             raise ContextReleased(f"context {_show(id_)} has ended; open a new one")
 
     def _was_applied(self, id_: context_pb2.ContextId) -> bool:
-        tombstones = self._applied.get(id_.worker)
-        return tombstones is not None and tombstones.has(id_.incarnation, id_.counter)
+        return self._applied.has(*_key(id_))
 
     def _has_tombstone(self, id_: context_pb2.ContextId) -> bool:
-        if _key(id_) in self._open:
-            return False
-        tombstones = self._tombstones.get(id_.worker)
-        return tombstones is not None and tombstones.has(id_.incarnation, id_.counter)
-
-    def _add_tombstone(self, worker: str, incarnation: int, counter: int) -> None:
-        self._tombstones.touch(worker).add(incarnation, counter)
+        key = _key(id_)
+        return key not in self._open and self._tombstones.has(*key)
 
 
 def _not_found(id_: context_pb2.ContextId, number: int) -> LookupNotFound:

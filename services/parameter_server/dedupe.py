@@ -29,7 +29,8 @@ class DedupeTable:
     """The sequence numbers of the newest pushes of each worker.
 
     A worker numbers its pushes. Numbers within the window are stored one by one. An older push is
-    refused, because it is not stored any more whether it took effect.
+    refused, because it is not stored any more whether it took effect. The window is smaller when
+    there are many workers, so that all together are bounded.
     """
 
     def __init__(self) -> None:
@@ -55,6 +56,9 @@ class DedupeTable:
             self._add(self._entries.touch(worker), incarnation, number)
             return True
 
+    def _window(self) -> int:
+        return self._entries.share(_WINDOW)
+
     def has(self, sender: tuple[str, int, int]) -> bool:
         """Return whether a push took effect, here or on a server that migrated rows here.
 
@@ -65,15 +69,18 @@ class DedupeTable:
         if not worker or not incarnation or not number:
             raise InvalidRequest("the push has no worker, incarnation or sequence; set all three")
         with self._lock:
-            entry = self._entries.touch(worker)
+            # A push that is refused later leaves no entry, which would drop another worker's.
+            entry = self._entries.get(worker)
+            if entry is None:
+                return False
             if incarnation < entry.incarnation or (
                 incarnation == entry.incarnation and number in entry.numbers
             ):
                 return True
             if incarnation == entry.incarnation and number <= entry.floor:
                 raise InvalidRequest(
-                    f"push {number} of {worker!r} is older than its newest {_WINDOW // 2}; whether "
-                    "it took effect is not recorded any more",
+                    f"push {number} of {worker!r} is older than its newest {self._window() // 2}; "
+                    "whether it took effect is not recorded any more",
                     worker=worker,
                     sequence=number,
                 )
@@ -117,12 +124,17 @@ class DedupeTable:
                     # Refusing a push that is too old is better than applying it twice.
                     entry.floor = max(entry.floor, floor)
                     entry.numbers |= set(numbers)
+                    self._trim(entry)
 
-    @staticmethod
-    def _add(entry: _Entry, incarnation: int, number: int) -> None:
+    def _add(self, entry: _Entry, incarnation: int, number: int) -> None:
         if incarnation > entry.incarnation:
             entry.incarnation, entry.floor, entry.numbers = incarnation, 0, set()
         entry.numbers.add(number)
-        if len(entry.numbers) > _WINDOW:
-            entry.floor = sorted(entry.numbers)[_WINDOW // 2]
+        self._trim(entry)
+
+    def _trim(self, entry: _Entry) -> None:
+        """Forget the oldest numbers of a worker that has too many."""
+        window = self._window()
+        if len(entry.numbers) > window:
+            entry.floor = sorted(entry.numbers)[-window // 2 - 1]
             entry.numbers = {kept for kept in entry.numbers if kept > entry.floor}

@@ -10,8 +10,9 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.transport.call import ArrayAllocator
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.contexts import Contexts, Slots, TableLookup
+from gradmesh.services.parameter_server.contexts import Contexts
 from gradmesh.services.parameter_server.gate import Epochs, Gate, Kind
+from gradmesh.services.parameter_server.open_context import Slots, TableLookup
 from gradmesh.services.parameter_server.registry import TableRegistry
 from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard

@@ -182,6 +182,7 @@ class Resharding:
         specs = [self._registry.spec_of(name, deadline) for name in marks.steps]
         with self._lock, append_lock_of(self._log):
             staging = self._own(number)
+            staging.check_marks(marks)
             for spec in specs:
                 staging.table(spec)
                 self._log_table(staging, spec)

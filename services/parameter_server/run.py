@@ -13,7 +13,7 @@ import numpy as np
 from gradmesh.engine.kernels import coalesce, unique_inverse
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import InvalidRequest, StaleGeneration, StepPending
-from gradmesh.services.parameter_server.contexts import Gradient
+from gradmesh.services.parameter_server.open_context import Gradient
 
 MAX_TRAINERS = 1 << 16
 """Most trainers of a run; bounds the memory that a request can cost."""
@@ -38,6 +38,7 @@ class Run:
         applied_steps: Steps that are applied to the rows.
         prepared: The merged gradients of the next step, if it is prepared.
         own_steps: In a run with staleness, the applied steps of each rank.
+        staged_bytes: Bytes of the contributions to steps that are not applied.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Run:
         self.prepared: list[Gradient] | None = None
         self.own_steps = [] if staleness is None else [steps] * world_size
         self._staged: dict[int, dict[int, list[Gradient]]] = {}
+        self.staged_bytes = 0
 
     @property
     def prepared_steps(self) -> int:
@@ -108,6 +110,7 @@ class Run:
     def stage(self, mark: context_pb2.StepMark, parts: list[Gradient]) -> None:
         """Store a rank's contribution to a step."""
         self._staged.setdefault(mark.step, {})[mark.rank] = parts
+        self.staged_bytes += _bytes_of(parts)
 
     @property
     def lag_steps(self) -> int:
@@ -126,7 +129,8 @@ class Run:
 
     def commit(self) -> None:
         """Advance past the prepared step."""
-        self._staged.pop(self.applied_steps, None)
+        applied = self._staged.pop(self.applied_steps, {})
+        self.staged_bytes -= sum(map(_bytes_of, applied.values()))
         self.prepared = None
         self.applied_steps += 1
 
@@ -134,6 +138,10 @@ class Run:
         """Record a rank's own step, in a run with staleness."""
         self.own_steps[rank] = max(self.own_steps[rank], steps)
         self.applied_steps = min(self.own_steps)
+
+
+def _bytes_of(parts: list[Gradient]) -> int:
+    return sum(part.slots.nbytes + part.rows.nbytes for part in parts)
 
 
 def check_run(generation: int, world_size: int, origin: int) -> None:

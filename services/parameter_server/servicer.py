@@ -5,8 +5,10 @@ from typing import final
 
 import numpy as np
 
+from gradmesh.protos import limits
 from gradmesh.protos.errors import InvalidRequest, StaleShardMap
 from gradmesh.protos.frame import Array, Frame
+from gradmesh.protos.limits import check_count, check_name, check_text
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import arrays_per_table, pack, unpack, unpack_all
 from gradmesh.sdk.cluster.openers import OpenerCheck
@@ -41,6 +43,7 @@ class ParameterServerServicer:
 
     def start_run(self, request: pb.StartRunRequest, call: Call) -> pb.StartRunResponse:
         """Begin a run."""
+        _check_tables(request.tables)
         self._check_generation(request.generation, call.deadline)
         self._store.start_run(
             request.generation,
@@ -135,8 +138,13 @@ class ParameterServerServicer:
         self._openers.check(call.caller, request.context, call.deadline)
         mark = request.mark if request.HasField("mark") else None
         returned = request.returned if request.HasField("returned") else None
+        check_count("failed passes", len(request.failed_passes), limits.MAX_IDS_AT_ONCE)
         steps = self._store.apply(
-            request.context, mark, call.deadline, returned=returned, failed=request.failed_passes
+            request.context,
+            mark,
+            call.deadline,
+            returned=returned,
+            failed=set(request.failed_passes),
         )
         return pb.ApplyResponse(applied_steps=steps)
 
@@ -158,6 +166,7 @@ class ParameterServerServicer:
             ]
             arrays = [array for pair in pairs for array in pair]
         sender = (message.worker, message.incarnation, message.sequence)
+        check_text("name of a worker", message.worker, limits.MAX_NAME_BYTES)
         try:
             applied = self._store.push(
                 sender,
@@ -186,6 +195,9 @@ class ParameterServerServicer:
         step = request.step if request.HasField("step") else None
         if request.HasField("owner"):
             call.caller.check_acts_for(request.owner.name, request.owner.incarnation)
+        _check_tables(request.tables)
+        for name in (request.snapshot, request.base, request.owner.name):
+            check_text("name of a snapshot or its owner", name, limits.MAX_NAME_BYTES)
         if request.shard_epoch:
             self._store.epochs.check(request.shard_epoch, call.deadline)
         return self._store.checkpointing.begin_snapshot(
@@ -214,6 +226,8 @@ class ParameterServerServicer:
 
     def begin_restore(self, request: pb.BeginRestoreRequest, call: Call) -> pb.BeginRestoreResponse:
         """Empty tables for a restore."""
+        _check_tables(request.tables)
+        check_text("name of a restore", request.restore, limits.MAX_NAME_BYTES)
         with self._store.gate.passing(Kind.CHANGES, call.deadline):
             self._store.checkpointing.begin_restore(request.restore, request.tables, call.deadline)
         return pb.BeginRestoreResponse()
@@ -246,6 +260,9 @@ class ParameterServerServicer:
 
     def stage_marks(self, request: pb.StageMarksRequest, call: Call) -> pb.StageMarksResponse:
         """Stage the run state, step counts and dedupe table of a reshard."""
+        check_name("worker", request.source)
+        for entry in request.pushes:
+            check_text("name of a worker", entry.worker, limits.MAX_NAME_BYTES)
         self._store.resharding.stage_marks(request.reshard, marks_of(request), call.deadline)
         return pb.StageMarksResponse()
 
@@ -253,6 +270,12 @@ class ParameterServerServicer:
 def _own_arrays(arrays: Sequence[Array], call: Call) -> Sequence[Array]:
     """Return arrays that only this process can change, so that rows and log get the same bytes."""
     return [array.copy() for array in arrays] if call.borrowed else arrays
+
+
+def _check_tables(names: Sequence[str]) -> None:
+    check_count("tables", len(names), limits.TABLES.total)
+    if len(set(names)) != len(names):
+        raise InvalidRequest("a table is named twice; name each table once")
 
 
 def _check_count(got: int, want: int, what: str) -> None:

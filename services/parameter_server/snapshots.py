@@ -9,6 +9,8 @@ from typing import TypeAlias, final
 
 import numpy as np
 
+from gradmesh.protos import limits
+from gradmesh.protos.bound import Tally
 from gradmesh.protos.errors import BaseLost, InvalidRequest, ShardNotReady, SnapshotLost
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.process import fault
@@ -104,6 +106,7 @@ class Snapshots:
         self._clock = clock
         self._lock = threading.Lock()  # guards _sessions
         self._sessions: dict[str, _Session] = {}
+        self._held = Tally(limits.SNAPSHOTS)
 
     def begin(
         self,
@@ -121,12 +124,16 @@ class Snapshots:
         Raises:
             ShardNotReady: Another snapshot of a table is under way.
             BaseLost: The changes since the base are not recorded.
+            LimitExceeded: The owner, or all together, have too many snapshots here.
         """
         if not name or not tables:
             raise InvalidRequest("a snapshot needs a name and tables; set both")
         session = self._find(name)
         if session is None or not session.frozen:
             self._release(lambda held: held[0] == owner[0] and held[1] < owner[1])
+            if session is None:
+                with self._lock:
+                    self._held.check(owner[0])
             readers = {table.spec.name: _Reader(table) for table in tables}
             session = _Session(readers, base, step, run.generation, self._clock(), owner)
             for table in tables:
@@ -134,10 +141,21 @@ class Snapshots:
             if step is None:
                 self._freeze(name, session, run)
             if step is None or step > run.applied_steps:
-                with self._lock:
-                    self._sessions[name] = session
+                self._put(name, session)
         session.used_at = self._clock()
         return self._report(name, session, run)
+
+    def _put(self, name: str, session: _Session) -> None:
+        with self._lock:
+            self._remove(name)
+            self._sessions[name] = session
+            self._held.add(session.owner[0])
+
+    def _remove(self, name: str) -> None:
+        """Remove a snapshot; the lock is held."""
+        former = self._sessions.pop(name, None)
+        if former is not None:
+            self._held.remove(former.owner[0])
 
     def reach(self, run: Run) -> None:
         """Freeze the snapshots that wait for the step just applied."""
@@ -160,7 +178,8 @@ class Snapshots:
     def drop_armed(self) -> None:
         """Drop the snapshots that wait for a step: a reshard has replaced their tables."""
         with self._lock:
-            self._sessions = {n: held for n, held in self._sessions.items() if held.frozen}
+            for name in [n for n, held in self._sessions.items() if not held.frozen]:
+                self._remove(name)
 
     @property
     def count(self) -> int:
@@ -221,7 +240,7 @@ class Snapshots:
         for reader in session.readers.values():
             reader.table.changes.thaw(name, stored)
         with self._lock:
-            self._sessions.pop(name, None)
+            self._remove(name)
 
     def openers(self) -> dict[Owner, int]:
         """Return the owners of snapshots, each with 0: snapshots do not count as contexts."""

@@ -7,6 +7,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import BUCKETS
@@ -64,6 +65,15 @@ class Staging:
             self.made[spec.name] = made
         return self.tables[spec.name]
 
+    def check_marks(self, marks: MarksStaged) -> None:
+        """Check that the dedupe table of one more server may be staged.
+
+        Raises:
+            LimitExceeded: There are too many, or they are too large.
+        """
+        others = [held for source, held in self.marks.items() if source != marks.source]
+        limits.STAGED_MARKS.check(sum(map(_bytes_of, others)), more=_bytes_of(marks))
+
     def check_room(self, held: Sequence[TableShard]) -> None:
         """Check that the rows that stay and are not copied yet fit beside the staged ones.
 
@@ -113,6 +123,11 @@ class Staging:
             for name, steps in marks.steps.items():
                 if name in self.tables:
                     self.tables[name].steps = max(self.tables[name].steps, steps)
+
+
+def _bytes_of(marks: MarksStaged) -> int:
+    """Return about how many bytes the numbers of a dedupe table take, and its entries."""
+    return 4096 + sum(256 + 64 * len(numbers) for *_, numbers in marks.pushes)
 
 
 def fill(table: TableShard, block: dict[str, Array]) -> None:

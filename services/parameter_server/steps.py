@@ -319,6 +319,7 @@ class Steps:
             StaleGeneration: The step mark is of another generation.
             StaleShardMap: The step begins after a reshard.
             StepPending: The step is too far ahead.
+            LimitExceeded: Too many gradients wait for those of other ranks.
         """
         with self.changed:
             self.check(mark)
@@ -333,6 +334,7 @@ class Steps:
                 return self._contribute_own(context, mark)
             if not self.run.has(mark):
                 self.run.check_ahead(mark)
+                self._contexts.check_staged(context, self.run.staged_bytes)
                 self.run.stage(mark, self._contexts.take_gradients(context).gradients())
                 fault.point("staged", mark.step)
             self._prepare()

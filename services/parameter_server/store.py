@@ -20,15 +20,16 @@ from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.transport.call import ArrayAllocator
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.checkpoint import Checkpointing
-from gradmesh.services.parameter_server.contexts import (
-    Contexts,
-    Gradient,
-    PrefetchedLookup,
-    TableLookup,
-)
+from gradmesh.services.parameter_server.contexts import Contexts
 from gradmesh.services.parameter_server.gate import Epochs, Gate, Kind, kind_of_lookup
 from gradmesh.services.parameter_server.log.log import Log, append_lock_of
 from gradmesh.services.parameter_server.log.record import RunBegun
+from gradmesh.services.parameter_server.open_context import (
+    Gradient,
+    PrefetchedLookup,
+    TableLookup,
+    bytes_of,
+)
 from gradmesh.services.parameter_server.refresher import Refresher
 from gradmesh.services.parameter_server.registry import TableRegistry
 from gradmesh.services.parameter_server.resharding import Resharding
@@ -73,7 +74,7 @@ class TableStore:
         self._shard_map = shard_map
         self.log = log
         self.gate = Gate(name, max_waiters)
-        self.contexts = Contexts()
+        self.contexts = Contexts(max_bytes=max_bytes)
         self._versions = RowVersions()
         self.registry = TableRegistry(
             name,
@@ -223,10 +224,13 @@ class TableStore:
             StaleShardMap: The ids were routed with another map.
             StaleGeneration: The step mark is of another generation.
             StepPending: An earlier step did not complete in time.
+            LimitExceeded: The contexts of the worker, or all, hold too much here.
         """
         self.epochs.check(epoch, deadline)
+        size = 0
         if context is not None:
-            self.contexts.check(context)
+            size = bytes_of(ids)
+            self.contexts.check(context, size)
         elif ahead:
             raise InvalidRequest("a lookup ahead of its step needs a context; set one")
         if mark is not None:
@@ -257,9 +261,9 @@ class TableStore:
                 for table, part in zip(tables, parts, strict=True)
             ]
             if ahead and context is not None:
-                self.contexts.add_prefetch(context, number, PrefetchedLookup(parts, count))
+                self.contexts.add_prefetch(context, number, PrefetchedLookup(parts, count, size))
             elif context is not None:
-                self.contexts.add_lookup(context, number, parts)
+                self.contexts.add_lookup(context, number, parts, size)
             return rows
 
     def backward(
@@ -282,6 +286,7 @@ class TableStore:
         Raises:
             LookupNotFound: The context made no such lookup here.
             InvalidRequest: The gradients do not fit the rows, or are not finite.
+            LimitExceeded: Too many gradients are pending.
         """
         parts = self.contexts.parts(context, number)
         if len(parts) != len(grads):
@@ -290,6 +295,8 @@ class TableStore:
                 got=len(grads),
                 want=len(parts),
             )
+        # Before they are copied.
+        self.contexts.check_gradients(context, grads)
         fitting = [
             self.registry[part.table].check_grads(part.slots, rows, borrowed)
             for part, rows in zip(parts, grads, strict=True)

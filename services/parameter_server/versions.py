@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradmesh.engine.kernels import sketch as kernels
-from gradmesh.services.parameter_server.contexts import Slots
+from gradmesh.services.parameter_server.open_context import Slots
 
 _CELL_BITS = 20
 # Small: the cells of a batch are scattered, and most of a cell's cost is the cache miss.
 _CELL = np.uint16
+# Watched tables, of 2 MiB each.
+_MOST_TABLES = 256
 _MOST = int(np.iinfo(_CELL).max)
 
 
@@ -69,6 +71,9 @@ class RowVersions:
             for table in tables:
                 if table not in self._versions:
                     self._versions[table] = _TableVersions(self._count, self._cell_bits)
+                    if len(self._versions) > _MOST_TABLES:
+                        # Of a table that is not watched every row counts as changed.
+                        del self._versions[next(iter(self._versions))]
             return self._count
 
     @property

@@ -5,7 +5,7 @@ from typing import final
 
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.frame import Array
-from gradmesh.services.parameter_server.contexts import Contexts, Gradient, Slots
+from gradmesh.services.parameter_server.contexts import Contexts
 from gradmesh.services.parameter_server.dedupe import DedupeTable
 from gradmesh.services.parameter_server.log.log import Log, append_lock_of
 from gradmesh.services.parameter_server.log.record import (
@@ -15,6 +15,7 @@ from gradmesh.services.parameter_server.log.record import (
     StepCommitted,
     Used,
 )
+from gradmesh.services.parameter_server.open_context import Gradient, Slots
 from gradmesh.services.parameter_server.registry import TableRegistry
 from gradmesh.services.parameter_server.run import merge
 from gradmesh.services.parameter_server.table import TableShard

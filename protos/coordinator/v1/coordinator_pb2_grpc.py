@@ -173,7 +173,8 @@ class CoordinatorServiceServicer(object):
         FAILED_PRECONDITION (PROTOCOL_MISMATCH) for another version of the contract,
         INVALID_ARGUMENT (INVALID_REQUEST) for an empty name, role or address, or an incarnation far
         ahead of the coordinator's clock,
-        PERMISSION_DENIED (FORBIDDEN) for a role, or the name of a holder, that the caller may not have.
+        PERMISSION_DENIED (FORBIDDEN) for a role, or the name of a holder, that the caller may not have,
+        RESOURCE_EXHAUSTED (LIMIT_EXCEEDED) when the role has too many members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -184,7 +185,8 @@ class CoordinatorServiceServicer(object):
         shard map's epoch, requests for a checkpoint. The response is sent when that state changes, or
         after the time that the member allows, so consecutive calls act as a watch.
         Repeatable.
-        Fails with FAILED_PRECONDITION (NOT_MEMBER) when the lease has expired: register again.
+        Fails with FAILED_PRECONDITION (NOT_MEMBER) when the lease has expired: register again,
+        RESOURCE_EXHAUSTED (LIMIT_EXCEEDED) for more openers than one renewal may name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -214,7 +216,8 @@ class CoordinatorServiceServicer(object):
         """Publishes a small value to the other trainers of a generation.
         Repeatable: the same value may be put twice.
         Fails with ABORTED (STALE_GENERATION) for any generation but the current one,
-        ALREADY_EXISTS (KEY_CONFLICT) when the key holds another value.
+        ALREADY_EXISTS (KEY_CONFLICT) when the key holds another value,
+        RESOURCE_EXHAUSTED (LIMIT_EXCEEDED) when the generation has published too much.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -234,7 +237,8 @@ class CoordinatorServiceServicer(object):
         """Adds a table to the catalogue.
         Repeatable: the same specification may be created twice.
         Fails with ALREADY_EXISTS (TABLE_CONFLICT) for the same name with another specification,
-        INVALID_ARGUMENT (INVALID_REQUEST) for an invalid specification.
+        INVALID_ARGUMENT (INVALID_REQUEST) for an invalid specification,
+        RESOURCE_EXHAUSTED (LIMIT_EXCEEDED) when there are too many tables.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -250,7 +254,7 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListTables(self, request, context):
-        """Lists all tables, sorted by name.
+        """Lists the tables, sorted by name, page by page.
         Repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -303,7 +307,8 @@ class CoordinatorServiceServicer(object):
         Repeatable: the newest (worker, incarnation, sequence) gets the same response.
         Fails with UNAVAILABLE (SHARD_NOT_READY) while others still read the last shards: retry,
         FAILED_PRECONDITION (NOT_MEMBER),
-        INVALID_ARGUMENT (INVALID_REQUEST) for another division of the set, or an empty set.
+        INVALID_ARGUMENT (INVALID_REQUEST) for another division of the set, or an empty set,
+        RESOURCE_EXHAUSTED (LIMIT_EXCEEDED) for too many data sets, or shards that are not finished.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -320,7 +325,8 @@ class CoordinatorServiceServicer(object):
     def SetDataPosition(self, request, context):
         """Resets a data set to an earlier position; current assignments of shards are revoked.
         Repeatable.
-        Fails with INVALID_ARGUMENT (INVALID_REQUEST) for bytes that are not a position.
+        Fails with INVALID_ARGUMENT (INVALID_REQUEST) for bytes that are not a position,
+        RESOURCE_EXHAUSTED (LIMIT_EXCEEDED) for too many data sets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -385,7 +391,7 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """Returns the status of the whole cluster.
+        """Returns the status of the whole cluster; its members page by page.
         Repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -26,7 +26,7 @@ from gradmesh.protos.common.v1 import worker_pb2 as gradmesh_dot_protos_dot_comm
 from gradmesh.protos.coordinator.v1 import membership_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_membership__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+gradmesh/protos/coordinator/v1/status.proto\x12\x17gradmesh.coordinator.v1\x1a&gradmesh/protos/common/v1/worker.proto\x1a/gradmesh/protos/coordinator/v1/membership.proto\"{\n\x08Progress\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x13\n\x0btotal_steps\x18\x03 \x01(\x04\x12\x0c\n\x04loss\x18\x04 \x01(\x01\x12\x15\n\rsamples_per_s\x18\x05 \x01(\x01\x12\x13\n\x0b\x62ytes_moved\x18\x06 \x01(\x04\"o\n\x15ReportProgressRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.gradmesh.coordinator.v1.Progress\"\x18\n\x16ReportProgressResponse\"\xb2\x01\n\x13ReportResultRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12J\n\x07\x66igures\x18\x02 \x03(\x0b\x32\x39.gradmesh.coordinator.v1.ReportResultRequest.FiguresEntry\x12\x0b\n\x03job\x18\x03 \x01(\t\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x16\n\x14ReportResultResponse\"\x12\n\x10GetStatusRequest\"\x84\x03\n\x11GetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08uptime_s\x18\x02 \x01(\x01\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x36\n\x07members\x18\x05 \x03(\x0b\x32%.gradmesh.coordinator.v1.MemberStatus\x12\x0e\n\x06tables\x18\x06 \x03(\t\x12\x46\n\x06result\x18\x07 \x03(\x0b\x32\x36.gradmesh.coordinator.v1.GetStatusResponse.ResultEntry\x12\x19\n\x11result_generation\x18\x08 \x01(\x04\x12\x37\n\ncheckpoint\x18\t \x01(\x0b\x32#.gradmesh.coordinator.v1.Checkpoint\x12\x10\n\x08warnings\x18\n \x03(\t\x1a-\n\x0bResultEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x84\x01\n\nCheckpoint\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0e\n\x06took_s\x18\x05 \x01(\x01\x12\x0f\n\x07request\x18\x06 \x01(\x04\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\r\n\x05\x61ge_s\x18\x08 \x01(\x01\"\x1a\n\x18RequestCheckpointRequest\",\n\x19RequestCheckpointResponse\x12\x0f\n\x07request\x18\x01 \x01(\x04\"u\n\x17ReportCheckpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x37\n\ncheckpoint\x18\x03 \x01(\x0b\x32#.gradmesh.coordinator.v1.Checkpoint\"\x1a\n\x18ReportCheckpointResponse\"\xd7\x01\n\x0cMemberStatus\x12/\n\x06member\x18\x01 \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Member\x12\x11\n\tsilence_s\x18\x02 \x01(\x01\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.gradmesh.coordinator.v1.Progress\x12\x15\n\ropen_contexts\x18\x04 \x01(\x04\x12\x37\n\x08\x63ontexts\x18\x05 \x03(\x0b\x32%.gradmesh.coordinator.v1.OpenContexts\"K\n\x0cOpenContexts\x12,\n\x06opener\x18\x01 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+gradmesh/protos/coordinator/v1/status.proto\x12\x17gradmesh.coordinator.v1\x1a&gradmesh/protos/common/v1/worker.proto\x1a/gradmesh/protos/coordinator/v1/membership.proto\"{\n\x08Progress\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x13\n\x0btotal_steps\x18\x03 \x01(\x04\x12\x0c\n\x04loss\x18\x04 \x01(\x01\x12\x15\n\rsamples_per_s\x18\x05 \x01(\x01\x12\x13\n\x0b\x62ytes_moved\x18\x06 \x01(\x04\"o\n\x15ReportProgressRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.gradmesh.coordinator.v1.Progress\"\x18\n\x16ReportProgressResponse\"\xb2\x01\n\x13ReportResultRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12J\n\x07\x66igures\x18\x02 \x03(\x0b\x32\x39.gradmesh.coordinator.v1.ReportResultRequest.FiguresEntry\x12\x0b\n\x03job\x18\x03 \x01(\t\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x16\n\x14ReportResultResponse\"9\n\x10GetStatusRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"\x9d\x03\n\x11GetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08uptime_s\x18\x02 \x01(\x01\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x36\n\x07members\x18\x05 \x03(\x0b\x32%.gradmesh.coordinator.v1.MemberStatus\x12\x0e\n\x06tables\x18\x06 \x03(\t\x12\x46\n\x06result\x18\x07 \x03(\x0b\x32\x36.gradmesh.coordinator.v1.GetStatusResponse.ResultEntry\x12\x19\n\x11result_generation\x18\x08 \x01(\x04\x12\x37\n\ncheckpoint\x18\t \x01(\x0b\x32#.gradmesh.coordinator.v1.Checkpoint\x12\x10\n\x08warnings\x18\n \x03(\t\x12\x17\n\x0fnext_page_token\x18\x0b \x01(\t\x1a-\n\x0bResultEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x84\x01\n\nCheckpoint\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0e\n\x06took_s\x18\x05 \x01(\x01\x12\x0f\n\x07request\x18\x06 \x01(\x04\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\r\n\x05\x61ge_s\x18\x08 \x01(\x01\"\x1a\n\x18RequestCheckpointRequest\",\n\x19RequestCheckpointResponse\x12\x0f\n\x07request\x18\x01 \x01(\x04\"u\n\x17ReportCheckpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x37\n\ncheckpoint\x18\x03 \x01(\x0b\x32#.gradmesh.coordinator.v1.Checkpoint\"\x1a\n\x18ReportCheckpointResponse\"\xd7\x01\n\x0cMemberStatus\x12/\n\x06member\x18\x01 \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Member\x12\x11\n\tsilence_s\x18\x02 \x01(\x01\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.gradmesh.coordinator.v1.Progress\x12\x15\n\ropen_contexts\x18\x04 \x01(\x04\x12\x37\n\x08\x63ontexts\x18\x05 \x03(\x0b\x32%.gradmesh.coordinator.v1.OpenContexts\"K\n\x0cOpenContexts\x12,\n\x06opener\x18\x01 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,23 +50,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORTRESULTRESPONSE']._serialized_start=606
   _globals['_REPORTRESULTRESPONSE']._serialized_end=628
   _globals['_GETSTATUSREQUEST']._serialized_start=630
-  _globals['_GETSTATUSREQUEST']._serialized_end=648
-  _globals['_GETSTATUSRESPONSE']._serialized_start=651
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1039
-  _globals['_GETSTATUSRESPONSE_RESULTENTRY']._serialized_start=994
-  _globals['_GETSTATUSRESPONSE_RESULTENTRY']._serialized_end=1039
-  _globals['_CHECKPOINT']._serialized_start=1042
-  _globals['_CHECKPOINT']._serialized_end=1174
-  _globals['_REQUESTCHECKPOINTREQUEST']._serialized_start=1176
-  _globals['_REQUESTCHECKPOINTREQUEST']._serialized_end=1202
-  _globals['_REQUESTCHECKPOINTRESPONSE']._serialized_start=1204
-  _globals['_REQUESTCHECKPOINTRESPONSE']._serialized_end=1248
-  _globals['_REPORTCHECKPOINTREQUEST']._serialized_start=1250
-  _globals['_REPORTCHECKPOINTREQUEST']._serialized_end=1367
-  _globals['_REPORTCHECKPOINTRESPONSE']._serialized_start=1369
-  _globals['_REPORTCHECKPOINTRESPONSE']._serialized_end=1395
-  _globals['_MEMBERSTATUS']._serialized_start=1398
-  _globals['_MEMBERSTATUS']._serialized_end=1613
-  _globals['_OPENCONTEXTS']._serialized_start=1615
-  _globals['_OPENCONTEXTS']._serialized_end=1690
+  _globals['_GETSTATUSREQUEST']._serialized_end=687
+  _globals['_GETSTATUSRESPONSE']._serialized_start=690
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1103
+  _globals['_GETSTATUSRESPONSE_RESULTENTRY']._serialized_start=1058
+  _globals['_GETSTATUSRESPONSE_RESULTENTRY']._serialized_end=1103
+  _globals['_CHECKPOINT']._serialized_start=1106
+  _globals['_CHECKPOINT']._serialized_end=1238
+  _globals['_REQUESTCHECKPOINTREQUEST']._serialized_start=1240
+  _globals['_REQUESTCHECKPOINTREQUEST']._serialized_end=1266
+  _globals['_REQUESTCHECKPOINTRESPONSE']._serialized_start=1268
+  _globals['_REQUESTCHECKPOINTRESPONSE']._serialized_end=1312
+  _globals['_REPORTCHECKPOINTREQUEST']._serialized_start=1314
+  _globals['_REPORTCHECKPOINTREQUEST']._serialized_end=1431
+  _globals['_REPORTCHECKPOINTRESPONSE']._serialized_start=1433
+  _globals['_REPORTCHECKPOINTRESPONSE']._serialized_end=1459
+  _globals['_MEMBERSTATUS']._serialized_start=1462
+  _globals['_MEMBERSTATUS']._serialized_end=1677
+  _globals['_OPENCONTEXTS']._serialized_start=1679
+  _globals['_OPENCONTEXTS']._serialized_end=1754
 # @@protoc_insertion_point(module_scope)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from gradmesh.protos.common.v1 import array_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_array__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*gradmesh/protos/coordinator/v1/table.proto\x12\x17gradmesh.coordinator.v1\x1a%gradmesh/protos/common/v1/array.proto\"\x88\x01\n\x06Recipe\x12\x0c\n\x04name\x18\x01 \x01(\t\x12?\n\x08settings\x18\x02 \x03(\x0b\x32-.gradmesh.coordinator.v1.Recipe.SettingsEntry\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x86\x04\n\tTableSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x0b\n\x03\x64im\x18\x03 \x01(\r\x12.\n\x05\x64type\x18\x04 \x01(\x0e\x32\x1f.gradmesh.common.v1.ElementType\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x34\n\x0binitializer\x18\x06 \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Recipe\x12\x32\n\toptimizer\x18\x07 \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Recipe\x12\x30\n\x04kind\x18\x08 \x01(\x0e\x32\".gradmesh.coordinator.v1.TableKind\x12\x31\n\x08schedule\x18\t \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Recipe\x12\x32\n\tadmission\x18\n \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Recipe\x12\x31\n\x08\x65viction\x18\x0b \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Recipe\x12\x11\n\tmax_bytes\x18\x0c \x01(\x04\x12\x36\n\rbad_gradients\x18\r \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Recipe\x12\x11\n\thot_bytes\x18\x0e \x01(\x04\"F\n\x12\x43reateTableRequest\x12\x30\n\x04spec\x18\x01 \x01(\x0b\x32\".gradmesh.coordinator.v1.TableSpec\"&\n\x13\x43reateTableResponse\x12\x0f\n\x07\x63reated\x18\x01 \x01(\x08\"$\n\x14\x44\x65scribeTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"I\n\x15\x44\x65scribeTableResponse\x12\x30\n\x04spec\x18\x01 \x01(\x0b\x32\".gradmesh.coordinator.v1.TableSpec\"\x13\n\x11ListTablesRequest\"G\n\x12ListTablesResponse\x12\x31\n\x05specs\x18\x01 \x03(\x0b\x32\".gradmesh.coordinator.v1.TableSpec\"\x14\n\x12GetShardMapRequest\"E\n\x13GetShardMapResponse\x12.\n\x03map\x18\x01 \x01(\x0b\x32!.gradmesh.coordinator.v1.ShardMap\"`\n\x08ShardMap\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12.\n\x06shards\x18\x02 \x03(\x0b\x32\x1e.gradmesh.coordinator.v1.Shard\x12\x15\n\rbucket_shards\x18\x03 \x03(\r\";\n\x05Shard\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04*R\n\tTableKind\x12\x1a\n\x16TABLE_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10TABLE_KIND_DENSE\x10\x01\x12\x13\n\x0fTABLE_KIND_HASH\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*gradmesh/protos/coordinator/v1/table.proto\x12\x17gradmesh.coordinator.v1\x1a%gradmesh/protos/common/v1/array.proto\"\x88\x01\n\x06Recipe\x12\x0c\n\x04name\x18\x01 \x01(\t\x12?\n\x08settings\x18\x02 \x03(\x0b\x32-.gradmesh.coordinator.v1.Recipe.SettingsEntry\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x86\x04\n\tTableSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x0b\n\x03\x64im\x18\x03 \x01(\r\x12.\n\x05\x64type\x18\x04 \x01(\x0e\x32\x1f.gradmesh.common.v1.ElementType\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x34\n\x0binitializer\x18\x06 \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Recipe\x12\x32\n\toptimizer\x18\x07 \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Recipe\x12\x30\n\x04kind\x18\x08 \x01(\x0e\x32\".gradmesh.coordinator.v1.TableKind\x12\x31\n\x08schedule\x18\t \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Recipe\x12\x32\n\tadmission\x18\n \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Recipe\x12\x31\n\x08\x65viction\x18\x0b \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Recipe\x12\x11\n\tmax_bytes\x18\x0c \x01(\x04\x12\x36\n\rbad_gradients\x18\r \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Recipe\x12\x11\n\thot_bytes\x18\x0e \x01(\x04\"F\n\x12\x43reateTableRequest\x12\x30\n\x04spec\x18\x01 \x01(\x0b\x32\".gradmesh.coordinator.v1.TableSpec\"&\n\x13\x43reateTableResponse\x12\x0f\n\x07\x63reated\x18\x01 \x01(\x08\"$\n\x14\x44\x65scribeTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"I\n\x15\x44\x65scribeTableResponse\x12\x30\n\x04spec\x18\x01 \x01(\x0b\x32\".gradmesh.coordinator.v1.TableSpec\":\n\x11ListTablesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"`\n\x12ListTablesResponse\x12\x31\n\x05specs\x18\x01 \x03(\x0b\x32\".gradmesh.coordinator.v1.TableSpec\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x14\n\x12GetShardMapRequest\"E\n\x13GetShardMapResponse\x12.\n\x03map\x18\x01 \x01(\x0b\x32!.gradmesh.coordinator.v1.ShardMap\"`\n\x08ShardMap\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12.\n\x06shards\x18\x02 \x03(\x0b\x32\x1e.gradmesh.coordinator.v1.Shard\x12\x15\n\rbucket_shards\x18\x03 \x03(\r\";\n\x05Shard\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04*R\n\tTableKind\x12\x1a\n\x16TABLE_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10TABLE_KIND_DENSE\x10\x01\x12\x13\n\x0fTABLE_KIND_HASH\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RECIPE_SETTINGSENTRY']._loaded_options = None
   _globals['_RECIPE_SETTINGSENTRY']._serialized_options = b'8\001'
-  _globals['_TABLEKIND']._serialized_start=1341
-  _globals['_TABLEKIND']._serialized_end=1423
+  _globals['_TABLEKIND']._serialized_start=1405
+  _globals['_TABLEKIND']._serialized_end=1487
   _globals['_RECIPE']._serialized_start=111
   _globals['_RECIPE']._serialized_end=247
   _globals['_RECIPE_SETTINGSENTRY']._serialized_start=200
@@ -51,15 +51,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBETABLERESPONSE']._serialized_start=920
   _globals['_DESCRIBETABLERESPONSE']._serialized_end=993
   _globals['_LISTTABLESREQUEST']._serialized_start=995
-  _globals['_LISTTABLESREQUEST']._serialized_end=1014
-  _globals['_LISTTABLESRESPONSE']._serialized_start=1016
-  _globals['_LISTTABLESRESPONSE']._serialized_end=1087
-  _globals['_GETSHARDMAPREQUEST']._serialized_start=1089
-  _globals['_GETSHARDMAPREQUEST']._serialized_end=1109
-  _globals['_GETSHARDMAPRESPONSE']._serialized_start=1111
-  _globals['_GETSHARDMAPRESPONSE']._serialized_end=1180
-  _globals['_SHARDMAP']._serialized_start=1182
-  _globals['_SHARDMAP']._serialized_end=1278
-  _globals['_SHARD']._serialized_start=1280
-  _globals['_SHARD']._serialized_end=1339
+  _globals['_LISTTABLESREQUEST']._serialized_end=1053
+  _globals['_LISTTABLESRESPONSE']._serialized_start=1055
+  _globals['_LISTTABLESRESPONSE']._serialized_end=1151
+  _globals['_GETSHARDMAPREQUEST']._serialized_start=1153
+  _globals['_GETSHARDMAPREQUEST']._serialized_end=1173
+  _globals['_GETSHARDMAPRESPONSE']._serialized_start=1175
+  _globals['_GETSHARDMAPRESPONSE']._serialized_end=1244
+  _globals['_SHARDMAP']._serialized_start=1246
+  _globals['_SHARDMAP']._serialized_end=1342
+  _globals['_SHARD']._serialized_start=1344
+  _globals['_SHARD']._serialized_end=1403
 # @@protoc_insertion_point(module_scope)

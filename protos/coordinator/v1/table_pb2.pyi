@@ -89,14 +89,20 @@ class DescribeTableResponse(_message.Message):
     def __init__(self, spec: _Optional[_Union[TableSpec, _Mapping]] = ...) -> None: ...
 
 class ListTablesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListTablesResponse(_message.Message):
-    __slots__ = ("specs",)
+    __slots__ = ("specs", "next_page_token")
     SPECS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     specs: _containers.RepeatedCompositeFieldContainer[TableSpec]
-    def __init__(self, specs: _Optional[_Iterable[_Union[TableSpec, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, specs: _Optional[_Iterable[_Union[TableSpec, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GetShardMapRequest(_message.Message):
     __slots__ = ()

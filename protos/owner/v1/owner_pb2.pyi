@@ -22,11 +22,15 @@ LANE_KIND_SHM: LaneKind
 LANE_KIND_TCP: LaneKind
 
 class DescribeRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("name", "role", "incarnation", "version", "functions", "open_contexts", "kept_refs")
+    __slots__ = ("name", "role", "incarnation", "version", "functions", "open_contexts", "kept_refs", "next_page_token")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +38,7 @@ class DescribeResponse(_message.Message):
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     OPEN_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
     KEPT_REFS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     incarnation: int
@@ -41,7 +46,8 @@ class DescribeResponse(_message.Message):
     functions: _containers.RepeatedScalarFieldContainer[str]
     open_contexts: int
     kept_refs: int
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., incarnation: _Optional[int] = ..., version: _Optional[str] = ..., functions: _Optional[_Iterable[str]] = ..., open_contexts: _Optional[int] = ..., kept_refs: _Optional[int] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., incarnation: _Optional[int] = ..., version: _Optional[str] = ..., functions: _Optional[_Iterable[str]] = ..., open_contexts: _Optional[int] = ..., kept_refs: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class RemoteError(_message.Message):
     __slots__ = ("type", "message", "traceback", "worker", "function", "metadata")

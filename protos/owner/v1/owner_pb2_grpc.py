@@ -123,7 +123,8 @@ class OwnerServiceServicer(object):
         Not repeatable: the function may have effects.
         Fails with NOT_FOUND (FUNCTION_NOT_FOUND) for a name that is not registered, NOT_FOUND
         (REF_NOT_FOUND) when an argument or the object of a method is gone, UNAVAILABLE (OVERLOADED)
-        when too many calls run here.
+        when too many calls run here, RESOURCE_EXHAUSTED (LIMIT_EXCEEDED) when too many replies are
+        owed to the caller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

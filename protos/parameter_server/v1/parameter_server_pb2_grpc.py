@@ -157,7 +157,8 @@ class ParameterServerServiceServicer(object):
         Repeatable: the same (context, lookup) may be sent twice.
         Fails with NOT_FOUND (TABLE_NOT_FOUND), OUT_OF_RANGE (ID_OUT_OF_RANGE),
         ABORTED (STALE_SHARD_MAP, STALE_GENERATION), UNAVAILABLE (STEP_PENDING),
-        FAILED_PRECONDITION (CONTEXT_RELEASED), INVALID_ARGUMENT (INVALID_REQUEST).
+        FAILED_PRECONDITION (CONTEXT_RELEASED), INVALID_ARGUMENT (INVALID_REQUEST),
+        RESOURCE_EXHAUSTED (LIMIT_EXCEEDED) when the caller's contexts hold too much here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -179,7 +180,8 @@ class ParameterServerServiceServicer(object):
         """Adds the gradients of an earlier lookup to its context. Nothing is applied yet.
         Repeatable: the gradients of a lookup count once per pass; those of several passes add up.
         Fails with FAILED_PRECONDITION (LOOKUP_NOT_FOUND, CONTEXT_RELEASED),
-        INVALID_ARGUMENT (INVALID_REQUEST) for another shape, type or number of arrays, or NaN.
+        INVALID_ARGUMENT (INVALID_REQUEST) for another shape, type or number of arrays, or NaN,
+        RESOURCE_EXHAUSTED (LIMIT_EXCEEDED) when too many gradients are pending here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -235,7 +237,8 @@ class ParameterServerServiceServicer(object):
         the call, with a later step if needed.
         Repeatable: a snapshot of that name freezes once.
         Fails with NOT_FOUND (TABLE_NOT_FOUND), UNAVAILABLE (SHARD_NOT_READY) while a table has another
-        snapshot, FAILED_PRECONDITION (BASE_LOST), INVALID_ARGUMENT (INVALID_REQUEST).
+        snapshot, FAILED_PRECONDITION (BASE_LOST), INVALID_ARGUMENT (INVALID_REQUEST),
+        RESOURCE_EXHAUSTED (LIMIT_EXCEEDED) for too many snapshots.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

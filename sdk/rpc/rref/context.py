@@ -4,8 +4,10 @@ import logging
 import threading
 from typing import Any, final
 
+from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import value_pb2
 from gradmesh.protos.errors import MeshError, RefNotFound
+from gradmesh.protos.limits import check_count
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.rpc.directory import WorkerDirectory
 from gradmesh.sdk.rpc.ids import (
@@ -122,6 +124,7 @@ class IncomingRefs:
 
         Raises:
             RefNotFound: The value was deleted.
+            LimitExceeded: The message has too many references to values of other workers.
         """
         rrefs = self._rrefs
         parent = worker_of(ref.parent) if ref.HasField("parent") else None
@@ -132,6 +135,7 @@ class IncomingRefs:
             held = rrefs.users.held(fork)
             if held is not None:
                 return held  # type: ignore[no-any-return]
+        check_count("references in a message", len(self._calls) + 1, limits.MAX_IDS_AT_ONCE)
         used = UserRef(WorkerId(ref.owner, ref.owner_incarnation), key_of(ref), fork)
         rref: RRef[Any] = RRef._of_user(rrefs.home, used)
         rrefs.users.track(rref, used)
@@ -299,6 +303,7 @@ class RRefCollector:
         A member of the same name with another incarnation is another worker.
         """
         rrefs = self._rrefs
+        rrefs.owners.expire()
         others = {holder for holder in rrefs.owners.holders() if holder != rrefs.me}
         if not others and not rrefs.users.counts()["num_pending_children"]:
             return
@@ -307,7 +312,10 @@ class RRefCollector:
         def is_gone(worker: WorkerId) -> bool:
             return worker != rrefs.me and self._directory.is_lost(worker, members)
 
-        count = rrefs.owners.collect(is_gone)
+        def is_stranger(worker: WorkerId) -> bool:
+            return worker != rrefs.me and not self._directory.was_member(worker)
+
+        count = rrefs.owners.collect(is_gone, is_stranger)
         rrefs.users.collect(is_gone)
         if count:
             _log.warning("collected references of lost workers", extra={"references": count})

@@ -16,6 +16,7 @@ from gradmesh.protos.errors import MeshError, Unreachable, WorkerNotFound
 from gradmesh.protos.method import Body, Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.rpc.ids import GlobalId, WorkerId, fork_proto
+from gradmesh.sdk.rpc.senders import Senders
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.policy import RetryPolicy
@@ -56,7 +57,7 @@ class RRefControl:
 
     def __init__(self, directory: WorkerChannels, run: Run) -> None:
         self._directory = directory
-        self._run = run
+        self._senders = Senders(run)
         # Reentrant: the garbage collector may call `later` during a put.
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._changed = threading.Condition()  # guards _under_way, _deletions and _thread
@@ -109,10 +110,7 @@ class RRefControl:
                     self._under_way -= 1
                     self._changed.notify_all()
 
-        try:
-            self._run(task)
-        except MeshError:
-            task()  # no thread is free; send on this one
+        self._senders.send(worker.name, task)
 
     def deliver(self, name: str, worker: WorkerId, request: Body) -> None:
         """Send a repeatable message until it arrives, its receiver is gone, or a timeout.

@@ -10,14 +10,18 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
+from gradmesh.protos import limits
+from gradmesh.protos.bound import Tally
 from gradmesh.protos.errors import Forbidden, RefNotFound
+from gradmesh.protos.limits import check_text
 from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.ids import GlobalId, IdCounter, WorkerId
 
 # Tombstones only refuse late and repeated messages, seconds after a deletion; all of them take
 # at most 5 MB.
 _TOMBSTONES = 16_384
-# Lifetime of an entry that was requested before its creation arrived, if that never arrives.
+# Lifetime of an entry that was requested before its creation arrived, if that never arrives; and of
+# an unused reference whose holder never was a member, so that its loss cannot be detected.
 _AWAITED_S = 600.0
 
 IsGone: TypeAlias = Callable[[WorkerId], bool]
@@ -33,6 +37,7 @@ class OwnedValue:
         forks: The references of other workers, and the holders of each: one, unless a worker
             registered a reference of another one.
         begun: Whether its creation has started.
+        since: When it was made, or last asked for.
     """
 
     __slots__ = ("__weakref__", "begun", "forks", "key", "outcome", "since")
@@ -84,6 +89,9 @@ class OwnedValues:
         self._lock = threading.Lock()  # guards all below, and the forks of each value
         self._kept: dict[GlobalId, OwnedValue] = {}
         self._awaited: dict[GlobalId, OwnedValue] = {}
+        # By the name of the holder, and of the creator; references of this worker do not count.
+        self._held = Tally(limits.REFERENCES)
+        self._expected = Tally(limits.AWAITED)
         self._tombstones: dict[GlobalId, WorkerId | None] = {}
         # The worker that deleted each reference; None where workers are not authenticated.
         self._fork_tombstones: dict[GlobalId, WorkerId | None] = {}
@@ -96,17 +104,19 @@ class OwnedValues:
 
         Raises:
             RefNotFound: It was deleted: the request is late or repeated.
+            LimitExceeded: The holder, or all together, have too many references.
         """
+        _check_names(key, fork, holder)
         with self._lock:
             kept = self._kept.get(key)
             if kept is None:
                 kept = self._awaited.get(key) or OwnedValue(key)
-                if not self._was_deleted(fork, holder):
-                    kept.add(fork, holder)
+                if not self._was_deleted(fork, holder) and key not in self._tombstones:
+                    self._register(kept, fork, holder)
                 # Its references may have been deleted before the creation arrived.
                 if key in self._tombstones or not kept.forks:
                     raise self._not_found(key)
-                self._awaited.pop(key, None)
+                self._unexpect(key)
                 self._kept[key] = kept
             first, kept.begun = not kept.begun, True
             return kept, first
@@ -124,26 +134,68 @@ class OwnedValues:
         with self._lock:
             if self._kept.get(kept.key) is kept:
                 del self._kept[kept.key]
+                self._unregister_all(kept)
+
+    def _register(self, kept: OwnedValue, fork: GlobalId, holder: WorkerId) -> None:
+        """Add a reference to a value; the lock is held.
+
+        Raises:
+            LimitExceeded: There are too many.
+        """
+        if holder in kept.forks.get(fork, ()):
+            return
+        if holder != self._me:
+            self._held.check(holder.name)
+            self._held.add(holder.name)
+        kept.add(fork, holder)
+
+    def _unregister(self, kept: OwnedValue, fork: GlobalId, sender: WorkerId | None = None) -> bool:
+        """Remove a reference as `OwnedValue.remove` does; the lock is held."""
+        before = kept.forks.get(fork, ())
+        was_held = kept.remove(fork, sender)
+        left = kept.forks.get(fork, ())
+        for holder in before:
+            if holder not in left and holder != self._me:
+                self._held.remove(holder.name)
+        return was_held
+
+    def _unregister_all(self, kept: OwnedValue) -> None:
+        for fork in list(kept.forks):
+            self._unregister(kept, fork)
+
+    def _unexpect(self, key: GlobalId) -> OwnedValue | None:
+        """Remove the entry of a value whose creation had not arrived; the lock is held."""
+        awaited = self._awaited.pop(key, None)
+        if awaited is not None:
+            self._expected.remove(key.worker)
+        return awaited
 
     def find(self, key: GlobalId) -> OwnedValue:
         """Return a value, or the entry of one whose creation has not arrived yet.
 
         Raises:
             RefNotFound: It was deleted.
+            LimitExceeded: Too many are awaited.
         """
         with self._lock:
-            return self._entry(key)
+            found = self._entry(key)
+            found.since = time.monotonic()
+            return found
 
     def share(self, kept: OwnedValue, holder: WorkerId) -> GlobalId:
-        """Register a new reference for another worker; return its id."""
+        """Register a new reference for another worker; return its id.
+
+        Raises:
+            LimitExceeded: It has too many already.
+        """
         fork = self._keys.new()
         with self._lock:
+            self._register(kept, fork, holder)
             # A value whose creation has not arrived stays in _awaited, where the creation looks for
             # it and adds the creator's reference; until then no deletion is the last.
             if self._awaited.get(kept.key) is not kept:
                 self._tombstones.pop(kept.key, None)
                 self._kept[kept.key] = kept
-            kept.add(fork, holder)
         return fork
 
     def fork(self, key: GlobalId, fork: GlobalId, holder: WorkerId) -> None:
@@ -153,10 +205,12 @@ class OwnedValues:
 
         Raises:
             RefNotFound: The value was deleted.
+            LimitExceeded: The holder, or all together, have too many references.
         """
+        _check_names(key, fork, holder)
         with self._lock:
             if not self._was_deleted(fork, holder):
-                self._entry(key).add(fork, holder)
+                self._register(self._entry(key), fork, holder)
 
     def delete(self, key: GlobalId, fork: GlobalId, sender: WorkerId | None = None) -> None:
         """Delete a reference, and the value with the last one; idempotent.
@@ -172,7 +226,7 @@ class OwnedValues:
         """
         with self._lock:
             kept = self._kept.get(key) or self._awaited.get(key)
-            was_held = kept is not None and kept.remove(fork, sender)
+            was_held = kept is not None and self._unregister(kept, fork, sender)
             _add_tombstone(self._fork_tombstones, fork, sender)
             if kept is None:
                 # The creation may still arrive.
@@ -193,19 +247,48 @@ class OwnedValues:
         if mine:
             self.delete(key, fork, self._me)
 
-    def collect(self, is_gone: IsGone) -> int:
-        """Delete the references of workers that are gone; return how many."""
-        count = 0
+    def expire(self, now: float | None = None) -> int:
+        """Remove the entries whose creation never arrived; return how many are left."""
         with self._lock:
-            old = time.monotonic() - _AWAITED_S
-            self._awaited = {k: kept for k, kept in self._awaited.items() if kept.since > old}
-        gone = {holder for holder in self.holders() if is_gone(holder)}
+            old = (time.monotonic() if now is None else now) - _AWAITED_S
+            for key in [k for k, kept in self._awaited.items() if kept.since <= old]:
+                expired = self._unexpect(key)
+                if expired is not None:
+                    self._unregister_all(expired)
+            return len(self._awaited)
+
+    def collect(
+        self,
+        is_gone: IsGone,
+        is_stranger: IsGone = lambda holder: False,
+        now: float | None = None,
+    ) -> int:
+        """Delete the references of workers that are gone; return how many.
+
+        Args:
+            is_gone: Whether a process was a member and no longer is.
+            is_stranger: Whether it never was one: what it holds is deleted when it is unused for
+                long.
+            now: The time, for tests.
+        """
+        self.expire(now)
+        count = 0
+        holders = self.holders()
+        gone = {holder for holder in holders if is_gone(holder)}
+        strangers = {holder for holder in holders - gone if is_stranger(holder)}
+        old = (time.monotonic() if now is None else now) - _AWAITED_S
         with self._lock:
             for key, kept in list(self._kept.items()):
-                lost = [(f, h) for f, held in kept.forks.items() for h in held if h in gone]
+                unused = strangers if kept.since <= old else ()
+                lost = [
+                    (fork, holder)
+                    for fork, held in kept.forks.items()
+                    for holder in held
+                    if holder in gone or holder in unused
+                ]
                 count += len(lost)
                 for fork, holder in lost:
-                    kept.remove(fork, holder)
+                    self._unregister(kept, fork, holder)
                 if lost and not kept.forks:
                     self._drop(key)
         return count
@@ -261,9 +344,12 @@ class OwnedValues:
         if kept is None:
             if key in self._tombstones or key[:2] == self._me:
                 raise self._not_found(key)
-            kept = self._awaited.setdefault(key, OwnedValue(key))
-            if len(self._awaited) > _TOMBSTONES:
-                del self._awaited[next(iter(self._awaited))]
+            kept = self._awaited.get(key)
+            if kept is None:
+                check_text("name of a creator", key.worker, limits.MAX_NAME_BYTES)
+                self._expected.check(key.worker)
+                self._expected.add(key.worker)
+                kept = self._awaited[key] = OwnedValue(key)
         return kept
 
     def _drop(self, key: GlobalId) -> None:
@@ -278,6 +364,17 @@ class OwnedValues:
             creator=key.worker,
             counter=key.counter,
         )
+
+
+def _check_names(key: GlobalId, fork: GlobalId, holder: WorkerId) -> None:
+    """Check the names that an entry keeps.
+
+    Raises:
+        LimitExceeded: One is too long.
+    """
+    for name in (key.worker, fork.worker, holder.name):
+        if len(name) > limits.MAX_NAME_BYTES:
+            check_text("name of a worker", name, limits.MAX_NAME_BYTES)
 
 
 def _is_same(one: WorkerId, other: WorkerId) -> bool:

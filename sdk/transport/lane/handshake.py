@@ -16,8 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 
+from gradmesh.protos import limits
+from gradmesh.protos.errors import LimitExceeded
 from gradmesh.protos.lane import VERSION
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
+from gradmesh.sdk.transport.account import account_of
 from gradmesh.sdk.transport.call import Caller
 from gradmesh.sdk.transport.lane.arena import Arena, map_peer
 from gradmesh.sdk.transport.lane.link import SMALL_BYTES, InlineLink, Link, ShmLink
@@ -186,7 +189,6 @@ def _receive_fd(sock: socket.socket, size: int) -> tuple[bytes, int]:
 
 
 _TTL_S = 10.0
-_MAX = 256
 
 
 @final
@@ -198,13 +200,17 @@ class LaneSecrets:
         self._open: list[tuple[float, bytes, Caller]] = []
 
     def make(self, caller: Caller) -> bytes | None:
-        """Return a new secret for a caller; None when too many are unused."""
+        """Return a new secret for a caller; None when it, or all together, have too many unused."""
+        account = account_of(caller)
         now = time.monotonic()
         secret = secrets.token_bytes(SECRET_BYTES)
         with self._lock:
             self._open = [offer for offer in self._open if offer[0] > now]
-            if len(self._open) >= _MAX:
-                return None
+            own = sum(account_of(offer[2]) == account for offer in self._open)
+            try:
+                limits.LANE_OFFERS.check(len(self._open), own, caller=account)
+            except LimitExceeded:
+                return None  # the caller goes on without a lane
             self._open.append((now + _TTL_S, secret, caller))
         return secret
 

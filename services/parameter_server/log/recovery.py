@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, final
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import StoreFull
 from gradmesh.protos.frame import Array
-from gradmesh.services.parameter_server.contexts import Gradient
 from gradmesh.services.parameter_server.log import record as records
 from gradmesh.services.parameter_server.log.log import LogCorrupt, read_segment, segments_of
 from gradmesh.services.parameter_server.log.snapshot import load_snapshot
+from gradmesh.services.parameter_server.open_context import Gradient
 from gradmesh.services.parameter_server.run import Run
 from gradmesh.services.parameter_server.staging import Staging, fill
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import autograd_pb2, worker_pb2
-from gradmesh.protos.errors import InvalidFrame, InvalidRequest, WorkerLost
+from gradmesh.protos.errors import InvalidFrame, InvalidRequest, LimitExceeded, WorkerLost
 from gradmesh.sdk.autograd.messages import Lineage
 
 
@@ -133,3 +133,25 @@ def test_the_size_of_a_context_is_bounded(monkeypatch):
 def test_an_undescribed_message_is_named():
     with pytest.raises(InvalidFrame, match="message 3 of b"):
         Lineage("a", 1).sends_behind([("b", 3)])
+
+
+def test_a_lineage_has_a_bounded_number_of_links_and_workers(monkeypatch):
+    links = limits.LINEAGE_LINKS._replace(total=100)
+    monkeypatch.setattr(limits, "LINEAGE_LINKS", links)
+    monkeypatch.setattr(limits, "WORKERS_OF_CONTEXT", limits.WORKERS_OF_CONTEXT._replace(total=5))
+    lineage = Lineage("me", 1)
+    sender = worker_pb2.WorkerId(name="a", incarnation=1)
+    # One message that claims many ancestors: few entries, many links.
+    wide = [0, 1, 40, *itertools.chain.from_iterable((0, n) for n in range(40))]
+    lineage.learn(autograd_pb2.Lineage(workers=[sender], messages=wide), "a")
+
+    with pytest.raises(LimitExceeded, match="links between messages"):
+        lineage.learn(autograd_pb2.Lineage(workers=[sender], messages=wide), "a")
+    others = [worker_pb2.WorkerId(name=f"w-{n}", incarnation=1) for n in range(5)]
+    with pytest.raises(LimitExceeded, match="workers of a context"):
+        lineage.learn(autograd_pb2.Lineage(workers=[sender, *others]), "a")
+    long = worker_pb2.WorkerId(name="x" * 300, incarnation=1)
+    with pytest.raises(LimitExceeded, match="name of a worker"):
+        lineage.learn(autograd_pb2.Lineage(workers=[long]), "x" * 300)
+
+    assert len(lineage) == 1

@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 
 from gradmesh.protos.common.v1 import context_pb2
-from gradmesh.protos.errors import Unreachable
+from gradmesh.protos.errors import Unreachable, WorkerNotFound
 from gradmesh.sdk.autograd import releaser as module
 from gradmesh.sdk.autograd.releaser import Releaser
 
@@ -97,3 +97,22 @@ def test_closing_reports_outstanding_calls_and_refuses_new_ones():
     releaser.close(5)
 
     assert peer.released == [[1]]
+
+
+def test_releases_for_a_name_that_is_not_a_member_are_dropped(eventually):
+    asked = []
+
+    class Nowhere(Peer):
+        def channel(self, worker, deadline):
+            asked.append(worker)
+            raise WorkerNotFound(f"no worker {worker}")
+
+    releaser = Releaser(Nowhere())
+    releaser.put(context_id(1), ["invented"])
+    eventually(lambda: asked)
+    eventually(lambda: not releaser._backlogs)
+    releaser.put(context_id(2), ["other"])
+    eventually(lambda: "other" in asked)
+    releaser.close(5)
+
+    assert asked == ["invented", "other"]

@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import NameTaken, NotMember, Unreachable
 from gradmesh.sdk.cluster.lease import Lease
@@ -214,3 +215,25 @@ def test_the_first_heartbeat_is_sent_at_once_and_may_wait_for_changes(eventually
     # Before the first heartbeat the member has the generation of its registration.
     assert notified[0] == (pytest.approx(0.1), 1)
     assert lease.generation == 7
+
+
+def test_heartbeats_name_openers_in_turn_when_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_OPENERS", 4)
+    named = []
+
+    class Recording(Coordinator):
+        def renew_lease(self, name, incarnation, deadline, openers=None, wait_s=0, known=None):
+            named.append(sorted(openers))
+            return membership_pb2.RenewLeaseResponse(lease_s=1.0)
+
+    class Held:
+        def openers(self):
+            return {(f"w-{number}", 1): 1 for number in range(10)}
+
+    lease = Lease(Recording(), membership_pb2.Member(name="w", incarnation=1))
+    lease.watch(Held())
+    for _ in range(3):
+        lease.renew(Deadline.after(20.0))
+
+    assert [len(one) for one in named] == [4, 4, 4]
+    assert {opener for one in named for opener in one} == set(Held().openers())

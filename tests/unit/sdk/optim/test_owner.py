@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import gradmesh as gm
+from gradmesh.protos import limits
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.sdk.optim.owner import STEP_COUNTS, OwnerOptimizer
 
@@ -43,6 +44,19 @@ def test_an_abandoned_step_never_takes_effect(param):
         with pytest.raises(InvalidRequest, match="nothing was prepared"):
             owner.commit(number)
     assert param.data.tolist() == [1.0] * 3
+
+
+def test_the_oldest_of_too_many_prepared_steps_is_abandoned(param):
+    owner = make(param)
+    for number in range(1, limits.MAX_PREPARED_STEPS + 3):
+        owner.prepare(number, {param: np.ones(3, np.float32)})
+
+    assert len(owner._pending) == limits.MAX_PREPARED_STEPS
+    for number in (1, 2):
+        with pytest.raises(InvalidRequest, match="nothing was prepared"):
+            owner.commit(number)
+    owner.commit(3)
+    assert param.data.tolist() == [0.75] * 3
 
 
 def test_gradients_of_others_and_missing_ones_change_nothing(param):

@@ -3,7 +3,7 @@ import pytest
 from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import InvalidRequest, TableConflict, TableNotFound
-from gradmesh.services.coordinator.catalogue import Catalogue
+from gradmesh.services.coordinator.catalogue import Catalogue, check_spec
 
 
 def test_an_equal_table_is_not_created_again(say):
@@ -68,4 +68,4 @@ def test_malformed_table_specs_are_refused(say, change):
             getattr(spec, name).CopyFrom(value)
 
     with pytest.raises(InvalidRequest):
-        Catalogue([]).is_new(spec)
+        check_spec(spec)

@@ -2,8 +2,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradmesh.protos.errors import InvalidRequest, ShardNotReady
-from gradmesh.services.coordinator.data_sets import DataSets, DataSetSpec, Range
+from gradmesh.protos import limits
+from gradmesh.protos.errors import InvalidRequest, LimitExceeded, ShardNotReady
+from gradmesh.services.coordinator.data_set import (
+    MAX_POSITION_BYTES,
+    DataSetSpec,
+    Range,
+    read_position,
+)
+from gradmesh.services.coordinator.data_sets import DataSets
 
 CUT = DataSetSpec(samples=10, shard_samples=4, epochs=2)
 A, B = ("a", 1), ("b", 1)
@@ -70,7 +77,7 @@ def test_a_data_set_has_one_division_into_shards():
 @pytest.mark.parametrize("position", [b"", b"nonsense", b"\x81\xa3cut\x93\x00\x00\x00"])
 def test_an_invalid_position_is_refused(position):
     with pytest.raises(InvalidRequest, match="not a position"):
-        DataSets().restore("t", position)
+        read_position("t", position)
 
 
 @settings(deadline=None, max_examples=100)
@@ -112,12 +119,12 @@ def test_every_shard_is_finished_once_an_epoch_despite_lost_workers(events):
         elif kind == "restart" and sets.dump("t"):
             known = sets.dump("t")
             sets = DataSets()
-            sets.restore("t", known)
+            sets.restore("t", read_position("t", known, with_assignments=True))
         elif kind == "seek":
             if saved is None and sets.position("t"):
                 saved, saved_finished = sets.position("t"), list(finished)
             elif saved is not None:
-                sets.restore("t", saved)
+                sets.restore("t", read_position("t", saved))
                 finished, saved = saved_finished, None
                 hands.clear()
         sets.check_invariants()
@@ -136,3 +143,62 @@ def test_every_shard_is_finished_once_an_epoch_despite_lost_workers(events):
             break
         hands[0] = found
     assert sorted(finished) == [(epoch, shard) for epoch in range(2) for shard in range(7)]
+
+
+def test_a_position_of_a_client_assigns_nothing():
+    sets = DataSets()
+    sets.take("t", CUT, A, 1, [])
+    whole = sets.dump("t")
+
+    stored = read_position("t", whole)
+
+    assert (stored.held, stored.answers) == ({}, {})
+    with pytest.raises(InvalidRequest, match="not a position"):
+        read_position("t", whole + bytes(MAX_POSITION_BYTES))
+
+
+def test_a_worker_takes_no_more_shards_than_it_may_leave_unfinished(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_SHARDS_HELD", 2)
+    sets = DataSets()
+    for sequence in (1, 2):
+        sets.take("t", CUT, A, sequence, [])
+
+    with pytest.raises(LimitExceeded, match="has taken 2 shards that it has not finished"):
+        sets.take("t", CUT, A, 3, [])
+
+    assert sets.take("t", CUT, B, 1, []).shard == 2
+    sets.drop("a")
+    assert sets.take("t", CUT, B, 2, [2]).shard == 0
+
+
+def test_data_sets_and_their_shards_are_bounded_for_one_caller_and_for_all(monkeypatch):
+    monkeypatch.setattr(limits, "DATA_SETS", limits.DATA_SETS._replace(total=3, per_caller=2))
+    monkeypatch.setattr(limits, "DATA_SHARDS", limits.DATA_SHARDS._replace(total=8))
+    sets = DataSets()
+    for name in "uv":
+        sets.take(name, CUT, A, 1, [], "a")
+
+    with pytest.raises(LimitExceeded, match="data sets: 2 are kept for 'a' and the limit is 2"):
+        sets.take("w", CUT, A, 1, [], "a")
+    with pytest.raises(LimitExceeded, match="shards of all data sets: 6 are kept in all"):
+        sets.take("w", CUT, B, 1, [], "b")
+    with pytest.raises(LimitExceeded):
+        sets.restore("w", read_position("w", sets.position("u")), "b")
+
+    assert sets.take("w", DataSetSpec(2, 1, 1), B, 1, [], "b").shard == 0
+    assert sets.take("u", CUT, A, 2, [0], "a").shard == 1
+    sets.check_invariants()
+
+
+def test_a_position_of_a_large_set_continues_behind_the_finished_shards():
+    spec = DataSetSpec(samples=100, shard_samples=1, epochs=1)
+    sets = DataSets()
+    for sequence in range(1, 82):
+        sets.take("t", spec, A, sequence, [sequence - 2] if sequence > 1 else [])
+    sets.restore("t", read_position("t", sets.position("t")))
+    sets.check_invariants()
+
+    assert [sets.take("t", spec, A, n, []).shard for n in (200, 201)] == [80, 81]
+    sets.drop("a")
+    assert sets.take("t", spec, B, 1, []).shard == 80
+    sets.check_invariants()

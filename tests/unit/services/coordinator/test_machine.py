@@ -13,7 +13,6 @@ from gradmesh.protos.errors import (
     ProtocolMismatch,
     ShardNotReady,
 )
-from gradmesh.protos.limits import MAX_VALUE_BYTES
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
 
@@ -120,15 +119,6 @@ def test_a_spare_server_takes_the_place_of_a_lost_one(journal, say):
     machine.leave("ps-0", 1)
 
     assert [shard.name for shard in machine.shard_map().shards] == ["ps-2", "ps-1"]
-
-
-def test_a_value_has_limits(formed, say):
-    with pytest.raises(InvalidRequest, match="at most 65536"):
-        formed.put(say.put(1, "key", b"x" * (MAX_VALUE_BYTES + 1)))
-    with pytest.raises(InvalidRequest):
-        formed.put(say.put(1, "no key!", b""))
-
-    formed.put(say.put(1, "key", b"x" * MAX_VALUE_BYTES))
 
 
 def test_a_table_that_the_journal_did_not_take_does_not_exist(journal, say):

@@ -1,7 +1,8 @@
 import pytest
 
+from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import membership_pb2
-from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
+from gradmesh.protos.errors import InvalidRequest, LimitExceeded, NameTaken, NotMember
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.members import Members
 
@@ -177,3 +178,33 @@ def test_the_journal_drops_the_oldest_tombstones(say, monkeypatch):
 
     kept = [(name, known.member, known.gone.incarnation) for name, known in journal.members()]
     assert kept == [("client-2", None, 1), ("client-3", None, 1)]
+
+
+def test_clients_that_come_and_go_do_not_drop_the_tombstones_of_servers(say, monkeypatch):
+    members = Members(10, Journal(None))
+    monkeypatch.setattr("gradmesh.services.coordinator.members._MAX_GONE", 2)
+    members.register(say.member("ps-0"), False, 0)
+    members.leave("ps-0", 1)
+    for number in range(5):
+        members.register(say.member(f"client-{number}"), False, 0)
+        members.leave(f"client-{number}", 1)
+
+    assert members.is_gone("ps-0", 1)
+    assert not members.is_gone("client-2", 1)
+    assert members.is_gone("client-4", 1)
+    members.check_invariants()
+
+
+def test_each_role_has_places_of_its_own(say, monkeypatch):
+    members = Members(10, Journal(None))
+    monkeypatch.setattr(limits, "MEMBERS", limits.MEMBERS._replace(total=2))
+    for number in range(2):
+        members.register(say.member(f"client-{number}"), False, 0)
+
+    with pytest.raises(LimitExceeded, match="members of one role: 2 are kept"):
+        members.register(say.member("client-2"), False, 0)
+    members.register(say.member("client-1", 2), True, 0)
+    members.register(say.member("ps-0"), False, 0)
+    members.leave("client-0", 1)
+    members.register(say.member("client-2"), False, 0)
+    members.check_invariants()

@@ -1,14 +1,14 @@
 import pytest
 
+from gradmesh.protos import limits
 from gradmesh.protos.errors import (
     InvalidRequest,
     KeyConflict,
     KeyMissing,
+    LimitExceeded,
     RoundOpen,
     StaleGeneration,
-    StoreFull,
 )
-from gradmesh.services.coordinator import rendezvous as module
 from gradmesh.services.coordinator.rendezvous import Rendezvous
 
 
@@ -107,15 +107,35 @@ def test_keys_belong_to_one_generation():
 
 
 def test_keys_are_bounded(monkeypatch):
-    monkeypatch.setattr(module, "MAX_KEYS", 2)
+    monkeypatch.setattr(limits, "KEYS", limits.KEYS._replace(total=2))
     rendezvous = formed()
     rendezvous.put(1, "a", b"")
     rendezvous.put(1, "b", b"")
 
-    with pytest.raises(StoreFull, match="publish fewer"):
+    with pytest.raises(LimitExceeded, match="publish fewer"):
         rendezvous.put(1, "c", b"")
 
     rendezvous.put(1, "b", b"")
+
+
+def test_published_bytes_are_bounded_for_one_trainer_and_for_all_until_the_generation_ends(
+    monkeypatch,
+):
+    small = limits.KEY_BYTES._replace(total=30, per_caller=20)
+    monkeypatch.setattr(limits, "KEY_BYTES", small)
+    rendezvous = formed()
+    rendezvous.put(1, "a", bytes(15), "t-0")
+
+    with pytest.raises(LimitExceeded, match="16 are kept for 't-0' and the limit is 20"):
+        rendezvous.put(1, "b", bytes(4), "t-0")
+    rendezvous.put(1, "b", bytes(8), "t-1")
+    with pytest.raises(LimitExceeded, match="25 are kept in all and the limit is 30"):
+        rendezvous.put(1, "c", bytes(8), "t-2")
+    rendezvous.drop("t-0")
+    rendezvous.join("t-0", 1, 1)
+    rendezvous.join("t-1", 1, 1)
+
+    rendezvous.put(2, "c", bytes(15), "t-0")
 
 
 def test_joining_a_cluster_without_trainers_names_the_setting():

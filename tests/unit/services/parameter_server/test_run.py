@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gradmesh.protos.errors import InvalidRequest, StaleGeneration, StepPending
-from gradmesh.services.parameter_server.contexts import Gradient
+from gradmesh.services.parameter_server.open_context import Gradient
 from gradmesh.services.parameter_server.run import MAX_STEPS_AHEAD, Run, average, merge
 
 

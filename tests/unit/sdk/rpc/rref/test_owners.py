@@ -1,10 +1,12 @@
 """The owner's table: forks, deletions in any order, late repetitions, lost workers."""
 
 import random
+import time
 
 import pytest
 
-from gradmesh.protos.errors import RefNotFound
+from gradmesh.protos import limits
+from gradmesh.protos.errors import LimitExceeded, RefNotFound
 from gradmesh.sdk.rpc.ids import GlobalId, IdCounter, WorkerId
 from gradmesh.sdk.rpc.rref.owners import OwnedValues
 
@@ -166,3 +168,49 @@ def test_any_order_of_repeated_messages_ends_empty(owners: OwnedValues, seed: in
         owners.delete(KEY, fork)
 
     assert len(owners) == 0
+
+
+def test_unused_references_of_processes_that_never_were_members_expire(owners: OwnedValues) -> None:
+    owners.begin(KEY, FORK, USER)
+    owners.fork(KEY, GlobalId("user", 2, 5), OTHER)
+    later = time.monotonic() + 601
+
+    assert owners.collect(lambda _: False, lambda worker: worker == USER) == 0
+    assert owners.collect(lambda _: False, lambda worker: worker == USER, now=later) == 1
+    assert owners.holders() == {OTHER}
+    owners.delete(KEY, GlobalId("user", 2, 5))
+    assert len(owners) == 0
+
+
+def test_entries_whose_creation_never_arrives_expire_with_their_references(
+    owners: OwnedValues,
+) -> None:
+    owners.fork(KEY, FORK, USER)
+
+    assert owners.expire() == 1
+    assert owners.expire(time.monotonic() + 601) == 0
+    assert owners.counts()["num_pending_futures"] == 0
+    assert owners._held.total == owners._expected.total == 0
+
+
+def test_references_are_bounded_for_one_holder_and_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "REFERENCES", limits.REFERENCES._replace(total=4, per_caller=2))
+    owners = OwnedValues(ME, IdCounter(ME))
+    for counter in (1, 3):
+        owners.begin(GlobalId("user", 2, counter), GlobalId("user", 2, counter + 1), USER)
+    third = GlobalId("user", 2, 5)
+
+    with pytest.raises(LimitExceeded, match="references: 2 are kept for 'user'"):
+        owners.begin(third, third, USER)
+    with pytest.raises(LimitExceeded):
+        owners.fork(KEY, third, USER)
+    kept = owners.reserve(GlobalId("me", 1, 1))
+    owners.share(kept, OTHER)
+    owners.fork(KEY, FORK, USER)  # the same one again
+
+    assert len(owners) == 3
+    assert owners.drop_worker(*USER) == 2
+    owners.begin(third, third, USER)
+    assert owners._held.total == 2
