@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from gradmesh.trainer.process_group.abort_signal import AbortSignal
-from gradmesh.trainer.process_group.message import MessageHeader, MessageKind, pack_header
+from gradmesh.trainer.process_group.message import (
+    HEADER_BYTES,
+    MessageHeader,
+    MessageKind,
+    pack_header,
+    unpack_header,
+)
 from gradmesh.trainer.process_group.peer.link import PeerLink
 from gradmesh.trainer.process_group.peer.rendezvous import Endpoint
 from gradmesh.trainer.process_group.peer.transport import SocketTransport
@@ -114,7 +120,8 @@ class ProcessGroupCases(Cases):
             link.close()
             theirs.close()
             signal.close()
-        if data[: len(self._valid) - 4 * _FLOATS] != self._valid[: -4 * _FLOATS]:
+        # The padding of the header says nothing.
+        if unpack_header(data[:HEADER_BYTES]) != unpack_header(self._valid[:HEADER_BYTES]):
             return Case("believed", "a frame with another header is believed", data)
         return Case("received")
 
