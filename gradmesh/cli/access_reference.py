@@ -14,14 +14,50 @@ END = "<!-- end of access -->"
 ALL_WAYS = ("unary", "stream", "tcp", "shm")
 """The ways a call can take: a gRPC call of its own, and the lanes."""
 
-# What a handler checks after the role. Readers are in no other list of rpcs that write.
+# What a handler checks after the role, where callers are authenticated. Readers are in no other
+# list of rpcs that write.
+_OWN_SESSION = "the session of the member that it names"
+_GENERATION = "the session of a trainer of the generation"
+_OWN_NAME = "names the caller itself"
+_CONTEXT = "a context that the caller may work in"
 _ALSO = {
-    "CoordinatorService/Register": "a member role that the caller's role may have",
-    "CoordinatorService/RenewLease": "as Register",
-    "CoordinatorService/Leave": "as Register",
+    "AutogradService/SendGradients": _CONTEXT,
+    "AutogradService/ReportParts": _CONTEXT,
+    "AutogradService/StepParameters": _CONTEXT,
+    "AutogradService/AbortPass": f"{_CONTEXT}; the caller began the pass",
+    "AutogradService/ProbePass": f"{_CONTEXT}; the caller began the pass",
+    "CoordinatorService/Register": "a member role that the caller's role may have, and the session "
+    "of a known incarnation",
+    "CoordinatorService/RenewLease": _OWN_SESSION,
+    "CoordinatorService/Leave": _OWN_SESSION,
+    "CoordinatorService/JoinRound": _OWN_SESSION,
+    "CoordinatorService/TakeShard": _OWN_SESSION,
+    "CoordinatorService/ReportProgress": _OWN_SESSION,
+    "CoordinatorService/ReportCheckpoint": _OWN_SESSION,
+    "CoordinatorService/ReportMove": _OWN_SESSION,
+    "CoordinatorService/PutKey": _GENERATION,
+    "CoordinatorService/GetKey": _GENERATION,
+    "CoordinatorService/ReportResult": _GENERATION,
+    "CoordinatorService/IssueTickets": "tickets are for the caller's own session",
+    "OwnerService/Call": f"{_OWN_NAME}; {_CONTEXT}",
+    "OwnerService/CreateRef": f"{_OWN_NAME}; {_CONTEXT}",
+    "OwnerService/FetchRef": f"{_OWN_NAME}; {_CONTEXT}",
+    "OwnerService/DescribeRef": _OWN_NAME,
+    "OwnerService/ForkRef": _OWN_NAME,
+    "OwnerService/CheckCalls": _OWN_NAME,
+    "OwnerService/Deliver": f"{_OWN_NAME}; the worker that was called",
+    "OwnerService/DeleteRef": "references that the caller holds",
+    "OwnerService/AcceptFork": "the owner of the reference",
+    "OwnerService/ReleaseContext": _CONTEXT,
     "OwnerService/OpenLane": "each call on the lane, like a call of its own",
     "OwnerService/Exchange": "each call on the stream, like a call of its own",
-    "ParameterServerService/Lookup": "`reader`: no context and no mark, and no row is created",
+    "ParameterServerService/Lookup": f"{_CONTEXT}; `reader`: no context and no mark, and no row is "
+    "created",
+    "ParameterServerService/Refresh": _CONTEXT,
+    "ParameterServerService/Backward": _CONTEXT,
+    "ParameterServerService/Apply": _CONTEXT,
+    "ParameterServerService/Push": _OWN_NAME,
+    "ParameterServerService/BeginSnapshot": _OWN_NAME,
 }
 
 

@@ -1,6 +1,5 @@
 """`gradmesh certs`: certificates of an authority of your own."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from gradmesh.cli.authority import (
 )
 from gradmesh.cli.display import print_table
 from gradmesh.cli.options import json_option
+from gradmesh.cli.output import echo, echo_json
 
 # Renewal needs no restart, so a leaked key need not be useful for long.
 _LEAF_DAYS = 90
@@ -47,7 +47,7 @@ def init(folder: Path) -> int:
     authority = Authority(folder)
     authority.make()
     ends = moment(view(load(authority.certificate_file)).ends)
-    click.echo(f"made {authority.certificate_file}, valid until {ends}; keep ca.key secret")
+    echo(f"made {authority.certificate_file}, valid until {ends}; keep ca.key secret")
     return 0
 
 
@@ -75,7 +75,7 @@ def issue(role: str, names: tuple[str, ...], days: int, renew: bool, folder: Pat
     """
     file, key = Authority(folder).issue(role, names, days, renew=renew)
     of = "a coordinator" if role == COORDINATOR else f"role {role}"
-    click.echo(f"made {file} and {key} for {of}, valid until {moment(view(load(file)).ends)}")
+    echo(f"made {file} and {key} for {of}, valid until {moment(view(load(file)).ends)}")
     return 0
 
 
@@ -116,7 +116,7 @@ def show(files: tuple[Path, ...], authority: Path | None, as_json: bool, folder:
             }
         )
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        echo_json(rows)
     else:
         print_table(
             ("file", "subject", "names", "role", "expires", "state", "signed by the authority"),

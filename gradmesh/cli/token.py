@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from gradmesh.cli.output import echo
 from gradmesh.sdk.process.private import make_private_folder, new_token, write_private
 
 
@@ -16,10 +17,10 @@ def token(file: Path) -> int:
     of the cluster, and name it with --token-file or GRADMESH_SECURITY_TOKEN_FILE.
     """
     if file.exists():
-        click.echo(f"{file} exists; nothing was changed")
+        echo(f"{file} exists; nothing was changed")
         return 0
     if not file.parent.exists():
         make_private_folder(file.parent)
     write_private(file, new_token() + "\n")
-    click.echo(f"wrote {file}")
+    echo(f"wrote {file}")
     return 0

@@ -94,10 +94,12 @@ class Members:
             self._check_room(member.role)
         if held is None or held.member != member:
             _check_time(member, newest_ns)
-            self._drop_future(member.name, newest_ns)
+            self._drop_invalid_tombstone(member, newest_ns)
         former = held.member if held is not None and held.member != member else None
         expires_in = self._expires_in(member.name, now) if former else 0.0
-        may_replace = replace and former is not None and _may_replace(former.role, member.role)
+        may_replace = former is not None and (
+            _yields(former.role, member.role) or (replace and former.role == member.role)
+        )
         is_stolen = not self._is_own_session(member, session)
         is_older = self._is_older(member, former, newest_ns)
         if is_stolen or is_older or (expires_in > 0 and not may_replace):
@@ -134,14 +136,20 @@ class Members:
             return True
         if former is None or (newest_ns is not None and former.incarnation > newest_ns):
             return False
-        return member.incarnation <= former.incarnation
+        return member.incarnation <= former.incarnation and not _yields(former.role, member.role)
 
-    def _drop_future(self, name: str, newest_ns: int | None) -> None:
-        """Drop a tombstone that no process can have left; it would lock the name out for ever."""
-        gone = self._gone.get(name)
-        if gone is not None and newest_ns is not None and gone.incarnation > newest_ns:
-            del self._gone[name]
-            self._save(name)
+    def _drop_invalid_tombstone(self, member: pb.Member, newest_ns: int | None) -> None:
+        """Drop a tombstone that would lock a process out of its name.
+
+        It is of an incarnation that no process can have had, or of a newer client.
+        """
+        gone = self._gone.get(member.name)
+        if gone is None or gone.incarnation <= member.incarnation:
+            return
+        is_future = newest_ns is not None and gone.incarnation > newest_ns
+        if is_future or _yields(gone.role, member.role):
+            del self._gone[member.name]
+            self._save(member.name)
 
     def _check_room(self, role: pb.Role) -> None:
         """Check that one more process may be a member of a role.
@@ -362,12 +370,12 @@ def _taken(member: pb.Member, former: pb.Member | None, expires_in: float) -> Na
     )
 
 
-def _may_replace(holder: int, role: int) -> bool:
-    """Return whether a live holder of a name yields to a process of a role.
+def _yields(holder: int, role: int) -> bool:
+    """Return whether a name goes to a process of a role, whatever incarnation the holder had.
 
-    A client yields to all, so that it cannot keep the name of a server, trainer or worker.
+    A client yields to all others, so that it cannot keep the name of a server, trainer or worker.
     """
-    return holder in (role, pb.ROLE_CLIENT)
+    return holder == pb.ROLE_CLIENT != role
 
 
 def _check_time(member: pb.Member, newest_ns: int | None) -> None:

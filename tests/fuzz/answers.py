@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from gradmesh.protos.errors import InternalError, Unauthenticated
+from gradmesh.protos.errors import Forbidden, InternalError, TicketRejected, Unauthenticated
 from gradmesh.protos.rpcs import ACCESS, ADMIN
 from gradmesh.sdk.transport.boundary import from_call
 from tests.fuzz.callers import NO_TOKEN, WRONG_TOKEN
@@ -13,6 +13,9 @@ OK = "OK"
 
 # A caller may get these before or instead of its real answer: they say nothing about its rights.
 _BUSY = frozenset({"DEADLINE_EXCEEDED", "UNREACHABLE", "OVERLOADED", "LIMIT_EXCEEDED", "DRAINING"})
+
+# The coordinator asks for a token, a member for a ticket.
+_NOT_AUTHENTICATED = frozenset({Unauthenticated.reason, TicketRejected.reason})
 
 
 def may_call(caller: str, path: str) -> bool:
@@ -40,9 +43,11 @@ def problem_with(caller: str, path: str, reason: str, text: str = "") -> str | N
     if reason in _BUSY or (reason == "INVALID_FRAME" and "RESOURCE_EXHAUSTED" in text):
         return None
     if caller in (NO_TOKEN, WRONG_TOKEN):
-        expected = Unauthenticated.reason
+        expected = _NOT_AUTHENTICATED
     elif not may_call(caller, path):
-        expected = "FORBIDDEN"
+        expected = frozenset({Forbidden.reason})
     else:
         return None
-    return None if reason == expected else f"{path} as {caller} answers {reason}, not {expected}"
+    if reason in expected:
+        return None
+    return f"{path} as {caller} answers {reason}, not {' or '.join(sorted(expected))}"

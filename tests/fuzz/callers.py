@@ -30,7 +30,7 @@ def writes(caller: str) -> bool:
 
 def metadata_of(channel: Channel) -> tuple[tuple[str, str | bytes], ...]:
     """Return what the caller of a channel shows with each call."""
-    return tuple(channel.metadata)
+    return channel.credentials.metadata(5.0)
 
 
 class FuzzCaller:

@@ -29,26 +29,12 @@ def check(batch: Batch, frames: int) -> None:
     assert len(batch.answers) > 1
 
 
-# The merge with the branch that mends the finding removes its row.
-_OPEN = {
-    "names": "branch identity: requests may name other members",
-    "shm-race": "branch memory: ids are used after they were checked in shared memory",
-    "log": "branch files: hostile records raise raw errors",
-    "checkpoint": "branch files: hostile paths are opened, npz and Parquet raise raw errors",
-    "process-group": "branch memory: the length of an early frame is believed",
-}
-
-
-def marked(kinds: Sequence[type[Target]]) -> Iterator[object]:
+def named(kinds: Sequence[type[Target]]) -> Iterator[object]:
     for kind in kinds:
-        reason = _OPEN.get(kind.name)
-        # These depend on the order of arrival.
-        strict = kind.name not in ("shm-race", "names")
-        marks = (pytest.mark.xfail(reason=reason, strict=strict),) if reason else ()
-        yield pytest.param(kind, id=kind.name, marks=marks)
+        yield pytest.param(kind, id=kind.name)
 
 
-@pytest.mark.parametrize("kind", list(marked(ON_CLUSTER)))
+@pytest.mark.parametrize("kind", list(named(ON_CLUSTER)))
 def test_hostile_frames_get_typed_errors_and_change_nothing(
     cluster: FuzzCluster, kind: type[ClusterTarget]
 ) -> None:
@@ -59,7 +45,7 @@ def test_hostile_frames_get_typed_errors_and_change_nothing(
     check(batch, kind.frames)
 
 
-@pytest.mark.parametrize("kind", list(marked(IN_SANDBOX)))
+@pytest.mark.parametrize("kind", list(named(IN_SANDBOX)))
 def test_hostile_files_and_ports_get_typed_errors(kind: type[SandboxTarget]) -> None:
     target = kind()
     try:

@@ -1,7 +1,6 @@
 """The command: run all checks, print them, and what to do last."""
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from gradmesh.cli.doctor.files import UNUSABLE, file_findings
 from gradmesh.cli.doctor.finding import Finding, note
 from gradmesh.cli.doctor.machine import machine_findings
 from gradmesh.cli.options import configured, json_option
+from gradmesh.cli.output import echo_json
 from gradmesh.launch.errors import NoCluster
 from gradmesh.launch.launcher import Launcher
 from gradmesh.protos.rpcs import ROLES
@@ -58,7 +58,7 @@ def doctor(
     healthy = all(one.state != "problem" for one in found)
     if as_json:
         checks = [dataclasses.asdict(one) for one in found]
-        click.echo(json.dumps({"healthy": healthy, "checks": checks}, indent=2))
+        echo_json({"healthy": healthy, "checks": checks})
     else:
         _print(found)
     return 0 if healthy else 1
