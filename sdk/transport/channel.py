@@ -73,6 +73,7 @@ class Channel:
         self.address = address
         self.worker = worker
         self.bytes_moved = 0
+        self.closed = False
         self.retry = retry or RetryPolicy()
         self.patience_s = patience_s
         self.max_frame_bytes = max_frame_bytes
@@ -165,6 +166,7 @@ class Channel:
 
     def close(self) -> None:
         """Close the connection; calls under way end with Unreachable. May be called twice."""
+        self.closed = True
         self.lanes.close()
         self._channel.close()
 

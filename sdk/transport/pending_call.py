@@ -135,7 +135,14 @@ class PendingCall:
             self._data = to_wire(self._request, self._channel.max_frame_bytes)
             self._sent = len(self._data)
         self._lane = "unary"
-        self._future = self._channel.attempt(self._method, self._data, self._deadline.remaining_s())
+        self._future = None
+        left_s = self._deadline.remaining_s()
+        try:
+            self._future = self._channel.attempt(self._method, self._data, left_s)
+        except Unreachable as error:
+            if self._channel.closed:
+                raise
+            self._failure = error  # no ticket yet: `borrow` repeats it as it does a lost connection
 
     def result(self) -> Any:
         """Wait for the response until the call's deadline; its arrays belong to the caller.
@@ -161,7 +168,7 @@ class PendingCall:
                     self._channel.credentials.renew()
                 pauses = pauses or self._channel.retry.pauses()
                 # A broken lane says nothing about the server: try gRPC at once.
-                lost = self._future is None and isinstance(error, Unreachable)
+                lost = self._lane != "unary" and isinstance(error, Unreachable)
                 pause_s = 0.0 if lost else next(pauses)
                 if not may_repeat(self._method, error) or self._exhausted(error, pause_s):
                     self._observe(error.reason, 0)

@@ -8,7 +8,7 @@ import pytest
 import gradmesh as gm
 from gradmesh.engine import optim
 from gradmesh.protos.coordinator.v1 import ticket_pb2
-from gradmesh.protos.errors import Forbidden, TicketRejected
+from gradmesh.protos.errors import Forbidden, NotMember, TicketRejected
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
@@ -199,3 +199,23 @@ def test_members_and_the_coordinator_authenticate_together(make_cluster, roles, 
 class _AdmitsAsWorker:
     def admit(self, path, metadata, certificate):
         return Caller("worker", session=metadata.get(SESSION_METADATA, b""))
+
+
+def test_a_call_waits_for_its_ticket_while_the_caller_registers_again(cluster, roles):
+    client = cluster.connect("visitor", security=roles["client"], lane="unary")
+    table = client.table("user", rows=10, dim=2, optimizer=optim.SGD(lr=1.0))
+    before = table.lookup(np.arange(10))
+    tickets = client.connection.tickets
+    failures = [NotMember("register again")] * 3
+
+    def issue(audiences, deadline):
+        if failures:
+            raise failures.pop()
+        return client.connection.coordinator.issue_tickets(audiences, deadline)
+
+    tickets.join(issue)
+    for server in ("ps-0", "ps-1"):
+        tickets.reject(server, tickets.ticket(server, SOON_S))
+
+    assert (table.lookup(np.arange(10)) == before).all()
+    assert not failures
