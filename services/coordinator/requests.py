@@ -16,6 +16,7 @@ from gradmesh.protos.coordinator.v1 import (
     reshard_pb2,
     status_pb2,
     table_pb2,
+    ticket_pb2,
 )
 from gradmesh.protos.errors import InvalidRequest, LimitExceeded
 from gradmesh.protos.limits import check_count, check_name, check_text
@@ -31,6 +32,8 @@ _NAMES_BYTES = 2**10
 _MOST_BYTES: Mapping[type[Message], int] = {
     membership_pb2.RenewLeaseRequest: limits.MAX_OPENERS * (limits.MAX_NAME_BYTES + 64),
     rendezvous_pb2.PutKeyRequest: 2 * limits.MAX_VALUE_BYTES,
+    ticket_pb2.IssueTicketsRequest: limits.MAX_TICKETS * (limits.MAX_NAME_BYTES + 64),
+    ticket_pb2.CheckWorkersRequest: limits.MAX_TICKETS * (limits.MAX_NAME_BYTES + 64),
     data_pb2.SetDataPositionRequest: MAX_POSITION_BYTES + _NAMES_BYTES,
 }
 

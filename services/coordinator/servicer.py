@@ -162,6 +162,7 @@ class CoordinatorServicer:
         self, request: ticket_pb2.IssueTicketsRequest, call: Call
     ) -> ticket_pb2.IssueTicketsResponse:
         """Issue tickets for calls to other members."""
+        requests.check_size(request)
         with self._changed:
             return self._machine.sessions.issue(request.audiences, call.caller, self._time_ms())
 
@@ -169,6 +170,7 @@ class CoordinatorServicer:
         self, request: ticket_pb2.CheckWorkersRequest, call: Call
     ) -> ticket_pb2.CheckWorkersResponse:
         """Return which processes are members or were members."""
+        requests.check_size(request)
         with self._changed:
             registered = self._machine.sessions.registered(request.workers)
             return ticket_pb2.CheckWorkersResponse(registered=registered)

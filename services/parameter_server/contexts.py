@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import final
 
+from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
 from gradmesh.protos.frame import Array
@@ -342,6 +343,8 @@ class Contexts:
     def _check_id(self, id_: context_pb2.ContextId) -> None:
         if not id_.worker or not id_.incarnation or not id_.counter:
             raise InvalidRequest("the context has no worker, incarnation or counter; set all three")
+        if len(id_.worker) > limits.MAX_NAME_BYTES:
+            check_name("worker", id_.worker)
 
     def _check(self, id_: context_pb2.ContextId) -> None:
         self._check_id(id_)

@@ -55,7 +55,7 @@ class ClusterState:
         wait_until(self._has_servers)
         (shard,) = self._map().shards
         self.server_address: str = shard.address
-        self._channel: Channel = dial(shard.address, shard.name)
+        self._channel: Channel = self._mesh.connection.servers.dial(shard.address, shard.name)
         self._tables = {name: self._table(name) for name in (*KEPT, *SCRATCH)}
         for name in KEPT:
             self._tables[name].push(_IDS, np.ones((_ROWS, DIM), np.float32))
@@ -93,7 +93,7 @@ class ClusterState:
             self._check_health()
             self._check_push()
             found = self.digest()
-        except (MeshError, grpc.RpcError) as error:
+        except (MeshError, PushLost, grpc.RpcError) as error:
             waited = time.monotonic() - begun
             return [f"an ordinary call fails after {waited:.0f} s: {error!r}"]
         return [f"{part} has changed" for part in expected if found[part] != expected[part]]
@@ -165,7 +165,7 @@ class ClusterState:
         self._mesh.close()
 
 
-class PushLost(MeshError):
+class PushLost(Exception):
     """An ordinary member does not get what it is entitled to."""
 
 

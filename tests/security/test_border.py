@@ -161,7 +161,9 @@ def test_a_hostile_name_in_a_hot_call_is_not_stored(cluster: Any, lane: Any, nam
     lookup = parameter_server_pb2.LookupRequest(
         context=context, lookup=1, tables=["users"], shard_epoch=epoch
     )
-    push = parameter_server_pb2.PushRequest(worker=name, incarnation=1, sequence=1)
+    push = parameter_server_pb2.PushRequest(
+        worker=name, incarnation=1, sequence=1, shard_epoch=epoch
+    )
 
     with Channel(cluster.servers[0].server.address, "ps-0", lane=lane) as channel:
         for method, message, arrays in (

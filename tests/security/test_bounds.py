@@ -92,7 +92,7 @@ def test_millions_of_openers_are_refused_while_other_members_renew(
         errors = [one.result() for one in attacks]
 
     assert {type(error) for error in errors} == {LimitExceeded}
-    assert "the limit is 1024" in errors[0].message
+    assert "the limit is" in errors[0].message
 
 
 def test_a_request_that_is_refused_does_not_wait_for_the_lock(cluster: Cluster) -> None:
@@ -131,7 +131,7 @@ def test_addresses_and_members_are_bounded_and_roles_have_their_own_places(
     client = membership_pb2.ROLE_CLIENT
     request = registration("long")
     request.member.address = "h" * 10_000
-    with pytest.raises(LimitExceeded, match="address"):
+    with pytest.raises(InvalidRequest, match="not an address"):
         call("Register", request)
 
     admitted = refused(lambda n: call("Register", registration(f"c-{n}", client)), 100)

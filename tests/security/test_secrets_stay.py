@@ -109,7 +109,7 @@ def test_secrets_given_as_flags_are_not_rendered(folder: Path) -> None:
     text = rendered(folder / "job.toml", secret_files(given), **given)
 
     assert "clicks.txt" in text
-    for secret in (TOKEN, "PRIVATE KEY", str(folder / "token"), "TOKEN_FILE"):
+    for secret in (TOKEN, "PRIVATE KEY", str(folder / "token"), str(folder / "key.pem")):
         assert secret not in text
 
 

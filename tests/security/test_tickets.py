@@ -197,6 +197,8 @@ def test_members_and_the_coordinator_authenticate_together(make_cluster, roles, 
 
 
 class _AdmitsAsWorker:
+    needs_certificate = False
+
     def admit(self, path, metadata, certificate):
         return Caller("worker", session=metadata.get(SESSION_METADATA, b""))
 
