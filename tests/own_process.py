@@ -19,7 +19,7 @@ def in_own_process() -> Iterator[Callable[..., Any]]:
     process = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
     def call(function: Callable[..., Any], *arguments: Any) -> Any:
-        return process.submit(function, *arguments).result(timeout=50)
+        return process.submit(function, *arguments).result(timeout=120)
 
     yield call
     # Not joined: a call that took too long may still run.

@@ -106,12 +106,12 @@ class Ranks:
     def run(self, job: Callable[[ProcessGroup], Any]) -> list[Any]:
         """Run `job` on every rank at once; return the results, or raise the first error."""
         futures = [self._pool.submit(job, group) for group in self.groups]
-        return [future.result(timeout=30) for future in futures]
+        return [future.result(timeout=120) for future in futures]
 
     def errors(self, job: Callable[[ProcessGroup], Any]) -> list[Exception | None]:
         """Run `job` on every rank at once; return each rank's error."""
         futures = [self._pool.submit(job, group) for group in self.groups]
-        return [future.exception(timeout=30) for future in futures]
+        return [future.exception(timeout=120) for future in futures]
 
 
 @pytest.fixture(scope="session")
@@ -168,7 +168,7 @@ def meet(mpi_worlds: Callable[[int], Any]) -> Iterator[Callable[..., Ranks]]:
                 shared, generation=1, rank=rank, world_size=size, timeout_s=timeout_s, **options
             )
 
-        ranks = Ranks(backend, list(pool.map(connect, range(size), timeout=30)), pool)
+        ranks = Ranks(backend, list(pool.map(connect, range(size), timeout=120)), pool)
         opened.append(ranks)
         return ranks
 
@@ -195,7 +195,7 @@ def gpu_ranks() -> Iterator[Ranks]:
                 shared, rank=rank, world_size=2, timeout_s=10, device=rank
             )
 
-        ranks = Ranks("nccl", list(pool.map(connect, range(2), timeout=60)), pool)
+        ranks = Ranks("nccl", list(pool.map(connect, range(2), timeout=120)), pool)
         yield ranks
         for group in ranks.groups:
             group.close()
@@ -236,7 +236,7 @@ class Echo:
         self.writeable += [array.flags.writeable for array in request.arrays]
         if "wait" in request.message.tables:
             self.entered.release()
-            self.leave.wait(20)
+            self.leave.wait(120)
         arrays = []
         for array in request.arrays:
             copy = call.empty(array.shape, array.dtype)

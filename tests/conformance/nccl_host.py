@@ -30,7 +30,7 @@ def _build():
         folder.mkdir(mode=0o700, exist_ok=True)
         new = folder / f"new-{os.getpid()}"
         flags = ["-O1", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-lpthread"]
-        subprocess.run(["gcc", "-o", new, SOURCE, *flags], check=True, timeout=60)
+        subprocess.run(["gcc", "-o", new, SOURCE, *flags], check=True, timeout=120)
         new.rename(library)
     return library
 

@@ -47,7 +47,7 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         yield child
     finally:
         child.kill()
-        child.wait(10)
+        child.wait(120)
         for pipe in (child.stdin, child.stdout):
             pipe.close()
 
@@ -116,7 +116,7 @@ def serve_a_client_that_is_killed(folder: Path, kind: str) -> set[str]:
         wait_until(lambda: not mesh.connection_threads())
         before, mapped_before = open_files(), mapped()
         with process("client", mesh.server.address, kind) as child:
-            assert mesh.echo.entered.acquire(timeout=20)
+            assert mesh.echo.entered.acquire(timeout=120)
             assert mesh.connection_threads()
             child.kill()
             mesh.echo.leave.set()
@@ -194,7 +194,7 @@ def test_a_channel_closed_during_a_call_ends_it(lane_mesh: Any) -> None:
         mesh = lane_mesh(lane)
         frame = Frame(pb.LookupRequest(tables=["wait"]), [])
         pending = mesh.channel.start(METHODS["Lookup"], frame, Deadline.after(20))
-        assert mesh.echo.entered.acquire(timeout=10)
+        assert mesh.echo.entered.acquire(timeout=120)
 
         threading.Timer(0.1, mesh.channel.close).start()
 

@@ -199,7 +199,7 @@ def test_calls_run_at_once(lanes: Any) -> None:
     started = [lanes.channel.start(METHODS["Lookup"], frame, Deadline.after(20)) for _ in range(6)]
 
     for _ in started:
-        assert lanes.echo.entered.acquire(timeout=10)
+        assert lanes.echo.entered.acquire(timeout=120)
     lanes.echo.leave.set()
 
     for call in started:
@@ -221,7 +221,7 @@ def test_threads_share_a_channel(lanes: Any) -> None:
 def test_a_cancelled_call_does_not_disturb_the_next(lanes: Any) -> None:
     frame = Frame(pb.LookupRequest(tables=["wait"]), [np.arange(3)])
     pending = lanes.channel.start(METHODS["Lookup"], frame, Deadline.after(20))
-    assert lanes.echo.entered.acquire(timeout=10)
+    assert lanes.echo.entered.acquire(timeout=120)
 
     pending.cancel()
     lanes.echo.leave.set()
@@ -254,7 +254,7 @@ def test_bytes_are_counted(lanes: Any) -> None:
 def test_a_draining_server_finishes_the_call_under_way(lanes: Any) -> None:
     frame = Frame(pb.LookupRequest(tables=["wait"]), [np.arange(3)])
     pending = lanes.channel.start(METHODS["Lookup"], frame, Deadline.after(20))
-    assert lanes.echo.entered.acquire(timeout=10)
+    assert lanes.echo.entered.acquire(timeout=120)
     drained = threading.Thread(target=lanes.server.drain, args=(10.0,))
 
     drained.start()

@@ -27,7 +27,7 @@ class TestLocal(LauncherSuite):
             [sys.executable, "-m", "gradmesh", "logs", "coordinator", "--state", str(tmp_path)],
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=120,
         )
 
         assert (shown.returncode, shown.stderr) == (0, "")

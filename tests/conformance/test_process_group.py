@@ -252,9 +252,9 @@ def test_overlapping_works_end_in_order(ranks):
 def test_works_may_be_waited_for_in_any_order_and_twice(ranks):
     def waits(group):
         first, second = group.barrier(), group.barrier()
-        second.wait(10)
-        first.wait(10)
-        first.wait(10)
+        second.wait(120)
+        first.wait(120)
+        first.wait(120)
         return first.exception()
 
     assert ranks.run(waits) == [None] * ranks.size
@@ -268,7 +268,7 @@ def test_calls_from_several_threads_do_not_mix(meet):
         array = np.full(10, 1.0)
         for _ in range(50):
             group.all_reduce(array, "avg").wait()
-        turn.wait(10)
+        turn.wait(120)
         return array.tolist()
 
     assert ranks.run(hammer) == [[1.0] * 10] * 2

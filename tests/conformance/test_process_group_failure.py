@@ -22,10 +22,10 @@ def test_abort_wakes_the_waiting_rank_and_its_peers(several_ranks):
 
     for work in (waiting[0], queued[0]):
         with pytest.raises(GroupAborted):
-            work.wait(10)
+            work.wait(120)
     for work in [*waiting[1:], *queued[1:]]:
         with pytest.raises(PeerLost) as caught:
-            work.wait(10)
+            work.wait(120)
         assert caught.value.rank == 1
 
 
@@ -35,14 +35,14 @@ def test_close_ends_pending_works(several_ranks):
     several_ranks.groups[0].close()
 
     with pytest.raises(GroupClosed):
-        pending.wait(10)
+        pending.wait(120)
 
 
 def test_peers_name_the_rank_that_closed(several_ranks):
     several_ranks.run(lambda group: group.barrier().wait())
     several_ranks.groups[0].close()
 
-    errors = several_ranks.errors(lambda group: group.barrier().wait(10) if group.rank else None)
+    errors = several_ranks.errors(lambda group: group.barrier().wait(120) if group.rank else None)
 
     for error in errors[1:]:
         assert isinstance(error, PeerLost)
@@ -62,7 +62,7 @@ def test_wait_may_time_out_while_the_collective_continues(several_ranks):
 
     others = [group.barrier() for group in several_ranks.groups[1:]]
     for pending in [work, *others]:
-        pending.wait(10)
+        pending.wait(120)
 
 
 @pytest.mark.parametrize("backend", ["tcp", "shm", "mpi", "nccl"])
@@ -76,7 +76,7 @@ def test_silent_rank_is_named_within_the_timeout(meet, backend, size):
 
     for work in [*works, *queued]:
         with pytest.raises(CollectiveTimeout, match=f"rank {size - 1}") as caught:
-            work.wait(10)
+            work.wait(120)
         assert caught.value.ranks == (size - 1,)
     assert time.monotonic() - started < 10.0
     for group in ranks.groups[:-1]:
@@ -100,7 +100,7 @@ def test_silent_rank_is_named_within_the_timeout(meet, backend, size):
     ids=["count", "dtype", "op", "big", "collective", "gather"],
 )
 def test_ranks_that_disagree_all_raise(several_ranks, calls):
-    errors = several_ranks.errors(lambda group: calls(group).wait(10))
+    errors = several_ranks.errors(lambda group: calls(group).wait(120))
 
     assert [type(error) for error in errors] == [CollectiveMismatch] * several_ranks.size
 
@@ -111,7 +111,7 @@ def test_a_rank_that_leaves_because_of_another_is_not_named(meet, count):
     ranks.groups[0]._links[1].close()
 
     errors = ranks.errors(
-        lambda group: group.all_reduce(np.zeros(count)).wait(10) if group.rank else None
+        lambda group: group.all_reduce(np.zeros(count)).wait(120) if group.rank else None
     )
 
     assert all(isinstance(error, PeerLost | CollectiveTimeout) for error in errors[1:])
@@ -124,11 +124,11 @@ def test_a_rank_that_waits_for_another_is_not_named(meet):
     # Rank 1 is one collective ahead of rank 2 and waits for it; rank 2 waits for rank 0.
     first = [group.broadcast(np.zeros(3), 1) for group in ranks.groups[1:]]
     for work in first:
-        work.wait(10)
+        work.wait(120)
     behind = ranks.groups[2].broadcast(np.zeros(3), 0)
     ahead = ranks.groups[1].barrier()
 
     for work in (behind, ahead):
         with pytest.raises(CollectiveTimeout) as caught:
-            work.wait(10)
+            work.wait(120)
         assert caught.value.ranks == (0,)

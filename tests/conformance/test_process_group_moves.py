@@ -188,10 +188,10 @@ def test_messages_and_collectives_keep_their_order(several_ranks):
 def test_message_of_another_size_raises_on_both(several_ranks):
     def talk(group):
         if group.rank == 0:
-            group.send(np.zeros(3), 1).wait(10)
-            group.barrier().wait(10)
+            group.send(np.zeros(3), 1).wait(120)
+            group.barrier().wait(120)
         elif group.rank == 1:
-            group.recv(np.zeros(4), 0).wait(10)
+            group.recv(np.zeros(4), 0).wait(120)
 
     errors = several_ranks.errors(talk)
 

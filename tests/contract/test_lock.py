@@ -63,7 +63,7 @@ def breaking(copy: Path, old: str, new: str) -> subprocess.CompletedProcess[str]
         env={"HOME": str(copy)},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
 

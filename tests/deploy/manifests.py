@@ -37,7 +37,7 @@ Object = dict[str, Any]
 def _render(folder: Path) -> str:
     assert KUBECTL is not None
     done = subprocess.run(
-        [KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, timeout=50
+        [KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     # Cached as JSON, which parses a hundred times faster.

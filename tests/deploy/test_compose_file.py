@@ -55,7 +55,7 @@ def test_the_older_compose_reads_it() -> None:
     if command is None:
         pytest.skip("docker-compose 1.29 is not installed here")
     done = subprocess.run(
-        [command, "config", "-q"], cwd=ROOT, capture_output=True, text=True, timeout=50
+        [command, "config", "-q"], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
 
     assert (done.returncode, done.stdout) == (0, "")

@@ -26,7 +26,7 @@ def kubectl(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         [KUBECTL, "--kubeconfig", str(config), *arguments],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         # kubectl caches discovery by server address, and ports are reused.
         env={
             "HOME": str(config.parent),

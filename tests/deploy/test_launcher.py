@@ -51,7 +51,7 @@ TRAINING = ClusterRequest(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("emulated")
 class TestKubernetes(LauncherSuite):
     def make(self, folder: Path) -> Launcher:
@@ -69,7 +69,7 @@ def training_on(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_trainers_join_and_leave_and_every_rbac_right_is_needed(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
@@ -228,7 +228,7 @@ def test_server_that_does_not_answer_is_named(
 ) -> None:
     awake = threading.Event()
     monkeypatch.setattr(api_module, "_CALL_S", (0.5, 0.5))
-    emulated.api.before = lambda method, path: awake.wait(20) and None
+    emulated.api.before = lambda method, path: awake.wait(120) and None
 
     with pytest.raises(KubernetesUnreachable, match=r"does not answer.*kubectl cluster-info"):
         launcher(tmp_path).status()
@@ -263,7 +263,7 @@ def test_without_a_cluster_or_the_client_the_error_names_the_remedy(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_lost_connection_fails_no_client_thread(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
@@ -284,7 +284,7 @@ def test_a_lost_connection_fails_no_client_thread(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_up_stays_until_the_work_is_done_and_removes_everything(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
@@ -299,7 +299,7 @@ def test_up_stays_until_the_work_is_done_and_removes_everything(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_detached_cluster_does_not_name_an_address_that_ends_with_the_command(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:

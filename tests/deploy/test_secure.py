@@ -47,7 +47,7 @@ def issue(authority: trustme.CA, certificate: Object, cluster: EmulatedCluster) 
     }
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_mutual_tls_with_roles_trains_and_refuses_other_clients(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:

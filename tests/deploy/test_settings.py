@@ -84,7 +84,7 @@ def test_every_command_is_one_of_ours(role: str) -> None:
         [sys.executable, "-m", "gradmesh", role, "--help"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         env={**os.environ, "COLUMNS": "80"},
     )
     assert answer.returncode == 0

@@ -67,7 +67,7 @@ def audit(tmp_path: Path, output: str, code: int = 0) -> "subprocess.CompletedPr
         [sys.executable, FOLDER / "audit.py"],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         check=False,
     )
@@ -110,7 +110,7 @@ def test_an_audit_of_some_names_the_others(tmp_path: Path) -> None:
 
 def test_the_list_of_licences_is_current_and_all_are_allowed() -> None:
     command = [sys.executable, FOLDER / "licences.py", "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -13,7 +13,7 @@ from tests.deploy.emulator.server import wait_until
 from tests.deploy.manifests import ROOT, needs_kubectl
 from tests.deploy.user import command, left_over, run
 
-pytestmark = [needs_kubectl, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [needs_kubectl, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TRAIN = ("train", "clicks.toml", "--namespace", "team")
 JOB = """
@@ -88,7 +88,7 @@ def test_ctrl_c_ends_a_job_and_removes_its_cluster(
     try:
         wait_until(lambda: emulated.objects.list("jobs"), 90)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=90)
+        output, _ = process.communicate(timeout=120)
     finally:
         process.kill()
 

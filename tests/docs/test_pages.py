@@ -23,7 +23,7 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_python_block_runs(block: str, tmp_path: Path) -> None:
     script = tmp_path / "block.py"

@@ -42,7 +42,7 @@ def save_and_signal(cluster, target, number):
         [sys.executable, "-c", _SAVER, cluster.address, target, str(int(number))],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
         capture_output=True,
-        timeout=50,
+        timeout=120,
     )
 
 

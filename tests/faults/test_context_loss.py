@@ -16,7 +16,7 @@ from gradmesh.cli import main
 from gradmesh.launch.local import LocalCluster
 from tests.faults.scenario import wait_for
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 # Opens contexts with rows of every server, a thread each, says so, and waits to be killed.
 _VISITOR = """
@@ -64,7 +64,7 @@ def visitor(cluster: LocalCluster, count: int, how: str = "new") -> Iterator[Any
         yield started
     finally:
         started.kill()
-        started.communicate(timeout=10)
+        started.communicate(timeout=120)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_contexts_of_a_worker_that_dies_while_the_coordinator_is_down_are_releas
         wait_for("a heartbeat", lambda: len(contexts()) == 1)
         os.kill(coordinator["pid"], signal.SIGKILL)
         process.kill()
-        process.wait(10)
+        process.wait(120)
 
     def is_back() -> bool:
         (now,) = [p for p in cluster.processes() if p["role"] == "coordinator"]

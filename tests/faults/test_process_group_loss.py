@@ -12,7 +12,7 @@ import time
 import pytest
 
 SCRIPT = pathlib.Path(__file__).with_name("rank_process.py")
-TIMEOUT_S = 3.0
+TIMEOUT_S = 8.0
 # Far longer than the others may take to find out that a rank is gone.
 LONG_S = 40.0
 
@@ -32,7 +32,7 @@ def start(tmp_path):
         for rank in range(size):
             command = [sys.executable, SCRIPT, backend, tmp_path, rank, size, timeout_s]
             started.append(subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE))
-        assert [read_line(process, 50) for process in started] == [{"running": True}] * size
+        assert [read_line(process, 200) for process in started] == [{"running": True}] * size
         return started
 
     yield start
@@ -57,10 +57,10 @@ def test_killed_rank_is_named_by_all_others(start, backend, size, victim):
     os.kill(processes[victim].pid, signal.SIGKILL)
 
     others = [process for rank, process in enumerate(processes) if rank != victim]
-    answers = [read_line(process, 30) for process in others]
+    answers = [read_line(process, 200) for process in others]
     assert answers == [{"error": "PeerLost", "ranks": [victim]}] * (size - 1)
     assert time.monotonic() - killed_at < LONG_S
-    assert [process.wait(30) for process in others] == [0] * (size - 1)
+    assert [process.wait(120) for process in others] == [0] * (size - 1)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,6 @@ def test_stopped_rank_is_named_within_the_timeout(start, backend, victim):
     os.kill(processes[victim].pid, signal.SIGSTOP)
 
     others = [process for rank, process in enumerate(processes) if rank != victim]
-    answers = [read_line(process, 30) for process in others]
+    answers = [read_line(process, 200) for process in others]
     assert answers == [{"error": "CollectiveTimeout", "ranks": [victim]}] * 2
     assert time.monotonic() - stopped_at < 10 * TIMEOUT_S

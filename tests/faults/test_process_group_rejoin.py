@@ -11,10 +11,10 @@ import sys
 import pytest
 
 SCRIPT = pathlib.Path(__file__).with_name("rejoin_process.py")
-TIMEOUT_S = 5.0
+TIMEOUT_S = 60.0
 
 
-def read_line(process, timeout_s=40):
+def read_line(process, timeout_s=200):
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         assert selector.select(timeout_s), "no answer in time"
@@ -45,7 +45,7 @@ def start():
         process.communicate()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("backend", "chosen"), [("auto", "shm"), ("tcp", "tcp")])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_other_ranks_continue_in_a_new_generation(make_cluster, start, backend, chosen, victim):
@@ -58,7 +58,7 @@ def test_other_ranks_continue_in_a_new_generation(make_cluster, start, backend, 
     assert first == [{"generation": generation, "rank": r, **expected} for r in range(3)]
 
     os.kill(processes[victim].pid, signal.SIGKILL)
-    processes[victim].wait(10)
+    processes[victim].wait(120)
     survivors = [process for rank, process in enumerate(processes) if rank != victim]
     losses = [read_line(process) for process in survivors]
     processes[victim] = start(cluster, backend, names[victim], replaces=True)

@@ -75,7 +75,7 @@ def _members(cluster: LocalCluster) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (1, 4), (3, 2), (4, 1)])
 def test_a_run_that_is_resharded_ends_with_the_same_bits(
     before: int, after: int, undisturbed: Outcome, tmp_path: Path
@@ -110,7 +110,7 @@ def _restarts(cluster: LocalCluster) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("worker", "point"),
     [pytest.param(*case, id="-".join(case)) for case in POINTS],
@@ -137,7 +137,7 @@ def test_kill_in_a_phase_of_a_reshard(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", ["before-push", "before-apply", "between-servers"])
 def test_kill_of_a_trainer_during_a_reshard(
     point: str, undisturbed: Outcome, tmp_path: Path
@@ -157,7 +157,7 @@ def test_kill_of_a_trainer_during_a_reshard(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("worker", ["parameter-server-0", "parameter-server-2"])
 @pytest.mark.parametrize("point", ["move-sending", "move-adopting", "resharded"])
 def test_kill_while_servers_leave(
@@ -179,7 +179,7 @@ def test_kill_while_servers_leave(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(10))
 def test_faults_at_random_phases_of_a_reshard(
     seed: int, undisturbed: Outcome, tmp_path: Path

@@ -59,7 +59,7 @@ def resume(path: Path, copy: Path) -> dict[str, object]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_without_trainers_the_newest_checkpoint_is_current(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
@@ -78,7 +78,7 @@ def test_without_trainers_the_newest_checkpoint_is_current(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_server_without_a_log_loses_its_rows_and_the_run_begins_again(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
@@ -90,7 +90,7 @@ def test_a_server_without_a_log_loses_its_rows_and_the_run_begins_again(
     assert found.began_at == (0, 0)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_checkpoints_are_of_the_whole_run_and_add_to_each_other(stopped: Path) -> None:
     found = LocalStore(stopped).checkpoints()
 
@@ -105,7 +105,7 @@ def test_checkpoints_are_of_the_whole_run_and_add_to_each_other(stopped: Path) -
     assert found[-1].manifest.run.batches == 40
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "servers", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
 )
@@ -121,7 +121,7 @@ def test_a_job_resumes_with_another_number_of_servers(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("trainers", [1, 4])
 def test_a_job_resumes_with_another_number_of_trainers(
     stopped: Path, trainers: int, tmp_path: Path
@@ -135,7 +135,7 @@ def test_a_job_resumes_with_another_number_of_trainers(
     assert found.figures["samples"] == (20 * 2 + 10 * trainers) * 64
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_flipped_bit_in_any_file_of_a_run_is_found_and_named(
     stopped: Path, tmp_path: Path
 ) -> None:
@@ -160,7 +160,7 @@ def test_a_flipped_bit_in_any_file_of_a_run_is_found_and_named(
     chain_of(newest)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_checkpoint_exports_as_one_file_with_torch_names(stopped: Path, tmp_path: Path) -> None:
     newest = LocalStore(stopped).checkpoints()[-1].path
 
@@ -174,7 +174,7 @@ def test_a_checkpoint_exports_as_one_file_with_torch_names(stopped: Path, tmp_pa
     assert read["embeddings.feature-0.weight"].shape == (3000, 16)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_checkpoint_is_a_torch_model_with_the_same_scores(stopped: Path, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     newest = LocalStore(stopped).checkpoints()[-1].path
@@ -241,7 +241,7 @@ def torch_dlrm(torch: Any, arrays: dict[str, Any]) -> Any:
     return Twin()
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_checkpoint_becomes_a_model_that_is_served(stopped: Path, tmp_path: Path) -> None:
     newest = LocalStore(stopped).checkpoints()[-1]
 
@@ -258,7 +258,7 @@ def test_a_checkpoint_becomes_a_model_that_is_served(stopped: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_kill_in_the_middle_of_a_checkpoint_leaves_none_and_training_continues(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:

@@ -59,7 +59,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return train(tmp_path_factory.mktemp("undisturbed") / "run")
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("worker", "point"),
     [
@@ -81,7 +81,7 @@ def test_kill_at_a_point_of_a_step(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(50))
 def test_faults_at_random_phases(seed: int, undisturbed: Outcome, tmp_path: Path) -> None:
     rng = random.Random(seed)
@@ -117,7 +117,7 @@ def at(point: str, step: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("worker", ["trainer-0", "trainer-1"])
 def test_kill_after_the_last_step(worker: str, undisturbed: Outcome, tmp_path: Path) -> None:
     """A process that restarts after the end finds a finished run."""
@@ -128,7 +128,7 @@ def test_kill_after_the_last_step(worker: str, undisturbed: Outcome, tmp_path: P
     assert found.began_at == (0,)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_kill_in_the_last_checkpoint(undisturbed: Outcome, tmp_path: Path) -> None:
     """The others wait for the restarted process, so that the checkpoint is written again."""
     checkpoints, last = tmp_path / "checkpoints", JOB["job.steps"]

@@ -345,7 +345,7 @@ def test_contexts_of_threads_do_not_mix(cluster):
     mesh = cluster.connect()
     table = make_table(mesh, rows=8)
     layer = RemoteEmbedding(table)
-    both_inside = threading.Barrier(2, timeout=10)
+    both_inside = threading.Barrier(2, timeout=120)
 
     def train(row):
         for _ in range(5):

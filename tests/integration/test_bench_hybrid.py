@@ -20,7 +20,7 @@ def rows_of(command, tmp_path, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_memory_of_a_trainer_does_not_grow_with_the_tables():
     few, many = (
         Shape(name="m", trainers=1, servers=1, tables=4, rows=n, dim=16, hidden=(8,), batch=64)
@@ -34,7 +34,7 @@ def test_memory_of_a_trainer_does_not_grow_with_the_tables():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_workload_is_split_into_its_parts(tmp_path):
     (row,) = rows_of("hybrid", tmp_path, "--workload", "seed")
 
@@ -45,7 +45,7 @@ def test_workload_is_split_into_its_parts(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_prefetching_is_measured_with_and_without(tmp_path):
     options = ("--lane", "stream", "--batch", "128", "--rows", "1000")
     (row,) = rows_of("prefetch", tmp_path, *options)

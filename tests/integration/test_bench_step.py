@@ -8,7 +8,7 @@ from gradmesh.cli.bench import bench
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("command", "rows"),
     [("step", ["small-sync"]), ("durability", ["small-os", "small-fsync"])],
@@ -29,7 +29,7 @@ def test_rows_are_shown_and_written(tmp_path: Path, command, rows) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_checkpoints_are_written_while_steps_are_measured(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
 
@@ -56,7 +56,7 @@ def test_checkpoints_are_written_while_steps_are_measured(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_killed_server_is_timed_from_its_log_and_from_a_snapshot(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
 

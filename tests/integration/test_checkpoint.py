@@ -171,7 +171,7 @@ def test_every_flipped_bit_is_found_and_nothing_changed(make_cluster, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_flipped_bit_in_every_single_byte_is_found_and_its_file_is_named(make_cluster, tmp_path):
     mesh = make_cluster(parameter_servers=2).connect()
     table = mesh.table("user", dim=2, optimizer=optim.Adagrad(lr=0.5))
@@ -288,7 +288,7 @@ def test_pushes_and_lookups_continue_during_a_checkpoint(make_cluster, tmp_path)
     def push():
         same = other.open_table("user")
         rng = np.random.default_rng(0)
-        begun.wait(10)
+        begun.wait(120)
         while not ended.is_set():
             some = np.unique(rng.integers(0, 4000, 300))
             same.lookup(some)

@@ -70,7 +70,7 @@ def test_a_worker_takes_all_of_its_timeouts_and_limits(cluster) -> None:
         [sys.executable, "-c", SIZED_WORKER, cluster.address],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
     )
 
     assert ran.stdout.split() == ["7", "9", "7", "8192"], ran.stderr

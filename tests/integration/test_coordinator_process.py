@@ -34,7 +34,7 @@ def coordinator(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[st
 
 
 def gradmesh(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*GRADMESH, *arguments], capture_output=True, text=True, timeout=30)
+    return subprocess.run([*GRADMESH, *arguments], capture_output=True, text=True, timeout=120)
 
 
 def test_status_of_a_running_coordinator(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_coordinator_drains_on_a_signal(tmp_path: Path, end: str) -> None:
         else:
             process.send_signal(getattr(signal, end))
 
-        assert process.wait(30) == (130 if end == "SIGINT" else 143)
+        assert process.wait(120) == (130 if end == "SIGINT" else 143)
         assert process.stderr is not None
         messages = [json.loads(line)["message"] for line in process.stderr]
         assert messages[0] == "starting"

@@ -31,7 +31,7 @@ def test_demo_trains_shows_its_figures_and_leaves_nothing_behind() -> None:
         env={**os.environ, "MARK": mark, "GRADMESH_JOB_EVAL_BATCHES": "4"},
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=120,
     )
 
     assert done.returncode == 0, done.stderr
@@ -55,7 +55,7 @@ def test_demo_ends_with_ctrl_c_and_leaves_nothing_behind() -> None:
 
         demo.send_signal(signal.SIGINT)
 
-        assert demo.wait(40) == 130
+        assert demo.wait(120) == 130
     assert marked(mark) == []
 
 
@@ -65,7 +65,7 @@ def test_demo_that_fails_shows_the_log_of_the_culprit() -> None:
         env={**os.environ, "GRADMESH_COORDINATOR_LEESE_S": "1"},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
     )
 
     assert done.returncode == 2

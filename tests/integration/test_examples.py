@@ -32,7 +32,7 @@ def test_sample_is_what_its_script_writes(tmp_path):
     assert {line.count("\t") for line in made.splitlines()} == {39}
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_movielens(tmp_path):
     rng = np.random.default_rng(0)
     users, movies = rng.standard_normal((60, 2)), rng.standard_normal((40, 2))
@@ -51,7 +51,7 @@ def test_movielens(tmp_path):
     assert (tmp_path / "vocabulary.safetensors").exists()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_custom_model_trains():
     said = run("train.py", cwd=EXAMPLES / "custom_model")
 
@@ -59,7 +59,7 @@ def test_custom_model_trains():
     assert ", at best 0." in said
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_two_workers():
     said = run("two_workers.py", cwd=EXAMPLES / "two_workers")
 
@@ -67,7 +67,7 @@ def test_two_workers():
     assert "worker1: both tensors on worker0 decreased by 0.05 everywhere" in said
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_notebook(tmp_path):
     """Its cells run one after the other; a notebook server would add nothing to that."""
     notebook = json.loads((EXAMPLES / "notebook" / "tour.ipynb").read_text())

@@ -19,7 +19,7 @@ def test_a_stalled_checkpoint_times_out(
     checkpoints = Checkpoints(cluster.connect(), config, {}, clock=lambda: now[0])
 
     def stall(*_: object) -> None:  # as a file system that does not answer
-        stalls.wait(30)
+        stalls.wait(120)
 
     monkeypatch.setattr(checkpoints, "_write_again", stall)
     held = DenseState(0, 3, {}, batches=3)

@@ -47,7 +47,7 @@ def gradmesh(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "gradmesh", *arguments],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         **more,
     )
 
@@ -135,7 +135,7 @@ def test_up_in_the_foreground_ends_with_ctrl_c(tmp_path: Path) -> None:
         try:
             record = until(lambda: _ready(tmp_path))
             up.send_signal(signal.SIGINT)
-            _, log = up.communicate(timeout=40)
+            _, log = up.communicate(timeout=120)
         finally:
             up.kill()
 

@@ -20,7 +20,7 @@ def test_report_follows_the_run_to_its_end(tmp_path: Path) -> None:
             [sys.executable, "-m", "gradmesh", "report", "--state", str(tmp_path)],
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=120,
         )
 
     assert (done.returncode, done.stderr) == (0, "")

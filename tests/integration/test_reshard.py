@@ -47,7 +47,7 @@ def run(cluster, pool, change=None, staleness=None):
         for trainer in trainers
     ]
     if change is not None:
-        assert arrived.wait(20)
+        assert arrived.wait(120)
         try:
             change()
         finally:

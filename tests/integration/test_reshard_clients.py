@@ -113,15 +113,15 @@ def test_a_server_that_leaves_late_changes_no_row(make_cluster, pool, again):
     def report_late(request, version):
         if request.done == reshard_pb2.RESHARD_PHASE_SENDING and not sent.is_set():
             sent.set()
-            assert is_pushed.wait(20)
+            assert is_pushed.wait(120)
             report(request, version)
-            assert is_over.wait(20)
+            assert is_over.wait(120)
             return report(leaving.mover._asking(), 0)
         return report(request, version)
 
     leaving.mover._report = report_late
     scaled = pool.submit(scale, mesh.connection, 1, timeout_s=30.0)
-    assert sent.wait(20)
+    assert sent.wait(120)
     # The gate of the leaving server is shut, and the map is still the old one.
     pushed = pool.submit(table.push, IDS, np.full((ROWS, 2), -1.0, np.float32))
     while not leaving.store.gate._waiters:
@@ -323,7 +323,7 @@ def test_a_restarted_coordinator_process_resumes(make_cluster, tmp_path, phase):
     grow(cluster, "ps-2")
     with cluster.connect(timeout_s=30.0) as mesh:
         mesh.connection.coordinator.scale_parameter_servers(3, 30.0, mesh.connection.deadline())
-        assert stopping.wait(20)
+        assert stopping.wait(120)
         cluster.stop_coordinator()
         cluster.start_coordinator()
         done = scale(mesh.connection, 3, timeout_s=30.0)

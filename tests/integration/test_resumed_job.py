@@ -38,7 +38,7 @@ def train(folder, steps, trainers=2, servers=2, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_resumed_job_ends_with_the_same_bits(tmp_path):
     whole = train(tmp_path / "whole", 22)
 
@@ -49,7 +49,7 @@ def test_resumed_job_ends_with_the_same_bits(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_job_resumes_with_another_number_of_trainers(tmp_path):
     train(tmp_path, 11)
 

@@ -24,7 +24,7 @@ def servers(cluster):
     return [p["name"] for p in cluster.processes() if p["role"] == "parameter-server"]
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_servers_join_and_leave(tmp_path):
     state = tmp_path / "state"
     with (

@@ -37,7 +37,7 @@ def gradmesh(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_cluster_trains_behind_mutual_tls_and_a_token(tmp_path: Path) -> None:
     authority = trustme.CA()
     own = authority.issue_cert("127.0.0.1", "admin.role.gradmesh")

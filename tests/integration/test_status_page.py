@@ -28,17 +28,17 @@ def served(coordinator: str) -> Iterator[str]:
     try:
         yield page.stderr.readline().split()[-1]
         page.send_signal(signal.SIGINT)
-        assert page.wait(10) == 130
+        assert page.wait(120) == 130
         assert page.stderr.read().strip() == ""
     finally:
         page.kill()
-        page.wait(10)
+        page.wait(120)
         page.stderr.close()
 
 
 def get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=120) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         with error:
@@ -94,7 +94,7 @@ def test_wrong_options_of_the_page_are_named(arguments: list[str], said: str) ->
         [sys.executable, "-m", "gradmesh", "status", "--coordinator", "127.0.0.1:9", *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
 
     assert done.returncode == 2

@@ -34,7 +34,7 @@ def started(log: Path, *arguments: str) -> Iterator[None]:
             process.kill()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_every_figure_is_shown_and_documented(tmp_path: Path, eventually) -> None:
     file, log = tmp_path / "address", tmp_path / "log"
     shown = re.compile(rb"serving metrics.*?(127\.0\.0\.1:\d+)")
@@ -67,7 +67,7 @@ def test_every_figure_is_shown_and_documented(tmp_path: Path, eventually) -> Non
             autograd.apply(ctx)
         eventually(lambda: shown.search(log.read_bytes()), 30)
         where = shown.search(log.read_bytes())[1].decode()
-        with urllib.request.urlopen(f"http://{where}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://{where}/metrics", timeout=120) as reply:
             page = reply.read().decode()
 
     found = {sample.name: sample for family in families(page) for sample in family.samples}

@@ -44,7 +44,7 @@ def trained(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_training_leaves_metrics_report_and_model(trained):
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     report = json.loads((trained / "report.json").read_text())
@@ -58,7 +58,7 @@ def test_training_leaves_metrics_report_and_model(trained):
     assert list((trained / "tensorboard").iterdir())
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_eval_repeats_the_metrics_of_training(trained, tmp_path):
     done = gradmesh("eval", trained, "--json", tmp_path / "figures.json")
 
@@ -70,7 +70,7 @@ def test_eval_repeats_the_metrics_of_training(trained, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_predict_answers_every_line_in_order(trained, tmp_path):
     lines = (EXAMPLE / "sample.txt").read_text().splitlines()
     bare = tmp_path / "bare.txt"
@@ -93,7 +93,7 @@ def test_predict_answers_every_line_in_order(trained, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_export_writes_plain_files(trained, tmp_path):
     done = gradmesh("export", trained, tmp_path / "plain")
 
@@ -123,7 +123,7 @@ def test_wrong_job_names_every_problem_before_anything_starts(tmp_path):
         assert text in done.stderr
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_training_from_python_equals_the_command_line():
     seen = []
     job = {
@@ -179,7 +179,7 @@ def test_training_that_diverges_names_the_setting_to_lower():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_training_that_meets_bad_data_ends_with_the_line(tmp_path):
     lines = (EXAMPLE / "sample.txt").read_text().splitlines()
     lines[700] = "1\t2"

@@ -65,7 +65,7 @@ def test_checkpoints_during_a_run_are_states_of_it(make_cluster, tmp_path, serve
     cluster = make_cluster(parameter_servers=servers, trainers=TRAINERS)
     client = cluster.connect()
     initial = make_table(make_cluster(parameter_servers=1).connect()).lookup(np.arange(ROWS))
-    barrier = threading.Barrier(TRAINERS + 1, timeout=30)
+    barrier = threading.Barrier(TRAINERS + 1, timeout=120)
 
     with ThreadPoolExecutor(TRAINERS) as pool:
         jobs = [pool.submit(train, cluster, i, barrier) for i in range(TRAINERS)]
@@ -75,7 +75,7 @@ def test_checkpoints_during_a_run_are_states_of_it(make_cluster, tmp_path, serve
             name, base = tmp_path / str(len(made)), tmp_path / str(len(made) - 1)
             made.append(client.checkpoint(name, base=base if len(made) % 3 else None))
         for job in jobs:
-            job.result(timeout=30)
+            job.result(timeout=120)
 
     known = list(states(initial))
     assert len({manifest.step for manifest in made} - {0, STEPS}) >= 2

@@ -63,7 +63,7 @@ def together(cluster, spec, trainers, lane="auto"):
         return place.rank, losses, arrays
 
     with ThreadPoolExecutor(trainers) as pool:
-        results = sorted(pool.map(train, range(trainers), timeout=50))
+        results = sorted(pool.map(train, range(trainers), timeout=120))
     with connect(cluster.address) as mesh:
         rows = [table.tobytes() for table in read_tables(mesh, spec, source)]
     return [losses for _, losses, _ in results], results[0][2], rows

@@ -79,13 +79,13 @@ def train(cluster, name, barrier, depth, max_frame_bytes=1 << 20):
 
 def run(make_cluster, trainers, servers, depth, **options):
     cluster = make_cluster(parameter_servers=servers, trainers=trainers)
-    barrier = threading.Barrier(trainers, timeout=30)
+    barrier = threading.Barrier(trainers, timeout=120)
     with ThreadPoolExecutor(trainers) as pool:
         jobs = [
             pool.submit(train, cluster, f"trainer-{i}", barrier, depth, **options)
             for i in range(trainers)
         ]
-        found = sorted((job.result(timeout=50) for job in jobs), key=lambda result: result[0])
+        found = sorted((job.result(timeout=120) for job in jobs), key=lambda result: result[0])
     left = [store.contexts.open_count() for store in cluster.stores]
     assert left == [0] * servers
     return found
@@ -364,7 +364,7 @@ def test_a_job_that_prefetches_ends_with_the_same_figures(make_cluster, depth):
             return place.rank, same, parameters, hits
 
         with ThreadPoolExecutor(2) as pool:
-            return sorted(pool.map(train_rank, ["trainer-0", "trainer-1"], timeout=50))
+            return sorted(pool.map(train_rank, ["trainer-0", "trainer-1"], timeout=120))
 
     plain, ahead = train_job(0), train_job(depth)
 

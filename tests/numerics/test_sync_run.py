@@ -113,14 +113,14 @@ def test_a_run_equals_one_process(make_cluster, trainers, servers):
     }
     for table in make_tables(client):  # dropped: a run begins from the initial rows
         table.push([0, 1], np.ones((2, DIM), np.float32))
-    barrier = threading.Barrier(trainers, timeout=30)
+    barrier = threading.Barrier(trainers, timeout=120)
     delays = np.random.default_rng(trainers).uniform(0, 0.004, (STEPS, trainers))
 
     with ThreadPoolExecutor(trainers) as pool:
         jobs = [
             pool.submit(train, cluster, f"trainer-{i}", barrier, delays) for i in range(trainers)
         ]
-        found = [job.result(timeout=50) for job in jobs]
+        found = [job.result(timeout=120) for job in jobs]
 
     expected = reference(initial, trainers)
     for rows in found:

@@ -67,7 +67,7 @@ def train_distributed(cluster, trainers):
             return place.rank, losses, parameters_of(run.model), run.finish()
 
     with ThreadPoolExecutor(trainers) as pool:
-        results = sorted(pool.map(train, meshes, timeout=50), key=lambda result: result[0])
+        results = sorted(pool.map(train, meshes, timeout=120), key=lambda result: result[0])
     assert all(result[2] == results[0][2] for result in results)
     with cluster.connect("reader", "client") as reader:
         rows = [table.tobytes() for table in read_tables(reader)]

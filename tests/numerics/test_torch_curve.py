@@ -89,7 +89,7 @@ def train_twin(twin, source):
     return losses
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_loss_curve_equals_torch(make_cluster):
     # More threads than cores cost more than such small layers do.
     torch.set_num_threads(1)

@@ -51,7 +51,7 @@ def _copy_tracked(target: Path) -> None:
             (target / name).write_bytes(source.read_bytes())
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     kinds = (".py", ".pyi", ".proto", ".typed", ".binpb")
     expected = {
@@ -108,7 +108,7 @@ print("trained")
 """
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_users_own_trainer_and_services_do_not_shadow_ours(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -120,7 +120,7 @@ def test_a_users_own_trainer_and_services_do_not_shadow_ours(
     assert "trained" in _run(installed, "mine.py", cwd=tmp_path)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_demo_runs_from_the_wheel_in_another_folder(installed: Path, tmp_path: Path) -> None:
     shown = _run(installed, "-m", "gradmesh", "demo", "--steps", "20", cwd=tmp_path)
 

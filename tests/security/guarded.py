@@ -91,7 +91,7 @@ class GuardedCoordinator:
 
     def healthz(self) -> int:
         try:
-            with urllib.request.urlopen(f"http://{self._metrics}/healthz", timeout=20) as reply:
+            with urllib.request.urlopen(f"http://{self._metrics}/healthz", timeout=120) as reply:
                 return int(reply.status)
         except urllib.error.HTTPError as error:
             with error:
@@ -123,7 +123,7 @@ class GuardedCoordinator:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=120)
 
 
 class Member:

@@ -19,7 +19,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 def connect(address: str) -> socket.socket:
     """Open a connection of HTTP/2."""
-    sock = socket.create_connection(split(address), timeout=20)
+    sock = socket.create_connection(split(address), timeout=120)
     sock.sendall(PREFACE + frame(SETTINGS, 0, 0))
     return sock
 

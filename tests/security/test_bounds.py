@@ -80,7 +80,7 @@ def test_millions_of_openers_are_refused_while_other_members_renew(
     def send() -> MeshError:
         with grpc.insecure_channel(cluster.address) as channel:
             try:
-                channel.unary_unary(METHODS["RenewLease"].path)(huge, timeout=60)
+                channel.unary_unary(METHODS["RenewLease"].path)(huge, timeout=120)
             except grpc.RpcError as error:
                 return from_call(error, "RenewLease")
         raise AssertionError("not refused")

@@ -45,7 +45,7 @@ class Waiting:
 
     def call(self, request: Any, call: Any) -> Frame[Any]:
         self.entered.release()
-        self.free.wait(60)
+        self.free.wait(120)
         return Frame(owner_pb2.CallResponse(), [])
 
     def delete_ref(self, request: Any, call: Any) -> owner_pb2.DeleteRefResponse:
@@ -116,7 +116,7 @@ def test_members_are_served_while_strangers_hold_every_connection(
 
     with contextlib.ExitStack() as stack:
         held = [
-            stack.enter_context(socket.create_connection(split(server.address), timeout=20))
+            stack.enter_context(socket.create_connection(split(server.address), timeout=120))
             for _ in range(200)
         ]
         wait_until(lambda: sum(map(is_closed, held)) >= 180, "most connections are refused")
@@ -147,7 +147,7 @@ def test_a_tls_handshake_that_stalls_is_cut_off(
 
     with contextlib.ExitStack() as stack:
         held = [
-            stack.enter_context(socket.create_connection(split(server.address), timeout=20))
+            stack.enter_context(socket.create_connection(split(server.address), timeout=120))
             for _ in range(50)
         ]
         for sock in held:
@@ -165,7 +165,7 @@ def test_one_caller_leaves_threads_to_the_others(
     request = Frame(owner_pb2.CallRequest(), [])
     calls = [greedy.start(METHODS["Call"], request, Deadline.after(60)) for _ in range(20)]
     for _ in range(3):
-        assert owner.entered.acquire(timeout=30)
+        assert owner.entered.acquire(timeout=120)
 
     other = dial(server.address, security=security("trainer"), lane="unary")
     other.call(METHODS["DeleteRef"], owner_pb2.DeleteRefRequest(), Deadline.after(30))
@@ -188,7 +188,7 @@ def test_half_open_lane_connections_keep_no_member_out(serve: Any, dial: Any) ->
     with contextlib.ExitStack() as stack:
         for _ in range(300):
             address = ("127.0.0.1", int(given.address))
-            stack.enter_context(socket.create_connection(address, timeout=20))
+            stack.enter_context(socket.create_connection(address, timeout=120))
         late.call(METHODS["DeleteRef"], owner_pb2.DeleteRefRequest(), Deadline.after(30))
 
     labels = {"rpc": METHODS["DeleteRef"].path, "status": "OK", "lane": "tcp"}

@@ -311,7 +311,7 @@ def test_the_command_works_as_a_process(tmp_path: Path, unused: str) -> None:
         [sys.executable, "-m", "gradmesh", "doctor", "--coordinator", unused],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         cwd=tmp_path,
         env={name: text for name, text in os.environ.items() if not name.startswith("GRADMESH_")},
     )

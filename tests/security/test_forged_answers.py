@@ -23,7 +23,7 @@ RELEASE = threading.Event()
 
 @gm.rpc.register(name="tests.security.slow")
 def slow(value: int) -> int:
-    RELEASE.wait(20)
+    RELEASE.wait(120)
     return value
 
 

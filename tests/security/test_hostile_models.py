@@ -25,7 +25,7 @@ def run(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "gradmesh", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=120,
         cwd=folder,
     )
 

@@ -132,7 +132,7 @@ def test_a_terminal_receives_only_the_sequences_of_gradmesh_itself(address: str)
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     process = subprocess.run(
-        words, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower, timeout=50, check=False
+        words, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower, timeout=120, check=False
     )
     os.close(follower)
     reader.join(10)
@@ -168,7 +168,7 @@ def test_the_status_page_shows_texts_as_texts() -> None:
     thread = threading.Thread(target=served.serve)
     thread.start()
     try:
-        with urllib.request.urlopen(f"http://{served.address}/", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{served.address}/", timeout=120) as answer:
             headers, found = answer.headers, _Elements(answer.read().decode())
     finally:
         served.close()
@@ -202,7 +202,7 @@ def test_a_page_of_this_machine_is_not_read_through_another_name(host: str, stat
     served = StatusPage("127.0.0.1:0", lambda: from_message(hostile_status()))
     thread = threading.Thread(target=served.serve)
     thread.start()
-    connection = http.client.HTTPConnection(served.address, timeout=20)
+    connection = http.client.HTTPConnection(served.address, timeout=120)
     try:
         connection.request("GET", "/status.json", headers={"Host": host})
         assert connection.getresponse().status == status

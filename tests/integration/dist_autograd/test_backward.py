@@ -12,7 +12,7 @@ from gradmesh.protos.errors import ContextReleased, GradientMissing
 from tests.integration.dist_autograd import functions as f
 from tests.integration.dist_autograd.compare import call, check_same, local_gradients
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("dist_autograd")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("dist_autograd")]
 
 MODES = pytest.mark.parametrize("mode", ["smart", "fast"])
 

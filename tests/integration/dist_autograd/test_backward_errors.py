@@ -8,7 +8,7 @@ from gradmesh.protos.errors import BackwardFailed, ContextReleased
 from tests.integration.dist_autograd import functions as f
 from tests.integration.dist_autograd.compare import call, check_same
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("dist_autograd")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("dist_autograd")]
 
 
 def test_backward_autograd_engine_error(world):

@@ -10,7 +10,7 @@ from gradmesh.engine.autograd import run_backward
 from tests.integration.dist_autograd import functions as f
 from tests.integration.dist_autograd.compare import call
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("dist_autograd")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("dist_autograd")]
 
 MODES = pytest.mark.parametrize("mode", ["smart", "fast"])
 

@@ -7,7 +7,7 @@ import gradmesh as gm
 from gradmesh.protos.errors import DeadlineExceeded
 from tests.integration.dist_autograd import functions as f
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("dist_autograd")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("dist_autograd")]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from gradmesh.engine.autograd import ReceiveNode
 from gradmesh.protos.errors import ContextReleased
 from tests.integration.dist_autograd import functions as f
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("dist_autograd")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("dist_autograd")]
 
 
 def inside(target, function, *args):

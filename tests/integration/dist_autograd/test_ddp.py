@@ -7,7 +7,7 @@ import gradmesh as gm
 from tests.integration.dist_autograd import hybrid
 from tests.integration.dist_autograd.world import World
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -124,7 +124,7 @@ class FaultProxy:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                self._flowing.wait(30)
+                self._flowing.wait(120)
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
 

@@ -38,12 +38,12 @@ class Caller:
     def __call__(self, request):
         name = type(request).__name__.removesuffix("Request")
         CALLED.add(f"{self._service}/{name}")
-        return getattr(self._stub, name)(request, timeout=20)
+        return getattr(self._stub, name)(request, timeout=120)
 
     def stream(self, name, *requests):
         CALLED.add(f"{self._service}/{name}")
         metadata = [("gradmesh-lane-version", "1")]
-        return list(getattr(self._stub, name)(iter(requests), timeout=20, metadata=metadata))
+        return list(getattr(self._stub, name)(iter(requests), timeout=120, metadata=metadata))
 
 
 def ids(*values):

@@ -26,7 +26,7 @@ class Blocker:
 
     def __call__(self, request: Any, call: Any) -> owner_pb2.DescribeResponse:
         self.entered.release()
-        self.free.wait(20)
+        self.free.wait(120)
         return owner_pb2.DescribeResponse(name="late")
 
 
@@ -84,7 +84,7 @@ def test_calls_to_several_workers_run_at_once(serve: Any, dial: Any, blocker: Bl
 
     pending = [start(channel, 20) for channel in channels]
 
-    assert all(blocker.entered.acquire(timeout=10) for _ in channels)
+    assert all(blocker.entered.acquire(timeout=120) for _ in channels)
     blocker.free.set()
     assert [call.result().name for call in pending] == ["late"] * 3
 
@@ -93,7 +93,7 @@ def test_a_cancelled_call_ends_and_is_not_sent_again(
     serve: Any, dial: Any, script: Any, blocker: Blocker
 ) -> None:
     call = start(dial(serve().address), 20)
-    assert blocker.entered.acquire(timeout=10)
+    assert blocker.entered.acquire(timeout=120)
 
     call.cancel()
 
@@ -121,7 +121,7 @@ def test_a_call_can_be_cancelled_between_two_attempts(serve: Any, dial: Any, scr
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    assert refused.wait(10)
+    assert refused.wait(120)
     call.cancel()
     waiter.join(10)
 
@@ -131,7 +131,7 @@ def test_a_call_can_be_cancelled_between_two_attempts(serve: Any, dial: Any, scr
 def test_a_closed_channel_ends_its_calls(serve: Any, dial: Any, blocker: Blocker) -> None:
     channel = dial(serve().address)
     call = start(channel, 20)
-    assert blocker.entered.acquire(timeout=10)
+    assert blocker.entered.acquire(timeout=120)
 
     channel.close()
     channel.close()

@@ -40,7 +40,7 @@ class Counted:
     def __call__(self) -> int:
         self.runs += 1
         self.entered.set()
-        self.free.wait(10)
+        self.free.wait(120)
         return self.runs
 
 
@@ -167,7 +167,7 @@ def test_a_reference_is_created_once_by_calls_at_once(peer: Peer, functions: Reg
     ]
     for thread in threads:
         thread.start()
-    assert counted.entered.wait(10)
+    assert counted.entered.wait(120)
     counted.free.set()
     for thread in threads:
         thread.join(10)

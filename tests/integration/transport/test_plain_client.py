@@ -33,7 +33,7 @@ def test_a_plain_client_calls_every_rpc(stubs: Path, mesh: tuple[str, str]) -> N
         [sys.executable, "-I", script, stubs, *mesh],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
 

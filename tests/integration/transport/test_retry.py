@@ -34,7 +34,7 @@ class FirstHangs:
     def __call__(self, request: Any, call: Any) -> Any:
         if not self.entered.is_set():
             self.entered.set()
-            self.free.wait(20)
+            self.free.wait(120)
         return self._response
 
 
@@ -55,7 +55,7 @@ def test_a_repeatable_call_survives_a_reset(
 ) -> None:
     proxy = fault_proxy(serve().address)
     call = start(dial(proxy.address), "Describe", 20)
-    assert hanging["describe"].entered.wait(10)
+    assert hanging["describe"].entered.wait(120)
 
     proxy.reset()
 
@@ -68,7 +68,7 @@ def test_a_call_that_is_not_repeatable_is_sent_once(
 ) -> None:
     proxy = fault_proxy(serve().address)
     call = start(dial(proxy.address, lane="unary"), "Call", 20)
-    assert hanging["call"].entered.wait(10)
+    assert hanging["call"].entered.wait(120)
 
     proxy.reset()
 

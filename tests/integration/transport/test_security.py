@@ -215,7 +215,7 @@ def test_probes_need_no_token(serve: Any, tmp_path: Path) -> None:
 
     with grpc.insecure_channel(server.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        status = stub.Check(health_pb2.HealthCheckRequest(), timeout=10).status
+        status = stub.Check(health_pb2.HealthCheckRequest(), timeout=120).status
 
     assert status == health_pb2.HealthCheckResponse.SERVING
 

@@ -31,12 +31,12 @@ class Underway:
 
     def _behave(self, request: Any, call: Any) -> Any:
         self.entered.set()
-        self.free.wait(20)
+        self.free.wait(120)
         return Frame(owner_pb2.CallResponse(), [np.arange(100_000)])
 
     def begin(self, channel: Any) -> Any:
         call = channel.start(METHODS["Call"], Frame(owner_pb2.CallRequest()), Deadline.after(20))
-        assert self.entered.wait(10)
+        assert self.entered.wait(120)
         return call
 
 
@@ -61,7 +61,7 @@ def health() -> Any:
 
 
 def check(stub: Any) -> Any:
-    return stub.Check(health_pb2.HealthCheckRequest(), timeout=10).status
+    return stub.Check(health_pb2.HealthCheckRequest(), timeout=120).status
 
 
 def drain(server: Any, grace_s: float) -> threading.Thread:
@@ -111,7 +111,7 @@ def test_watchers_of_health_are_notified_of_the_drain_and_do_not_delay_it(
     serve: Any, health: Any
 ) -> None:
     server = serve()
-    watch = health(server.address).Watch(health_pb2.HealthCheckRequest(), timeout=20)
+    watch = health(server.address).Watch(health_pb2.HealthCheckRequest(), timeout=120)
     assert next(watch).status == SERVING
     begun = time.monotonic()
 

@@ -43,7 +43,7 @@ def test_a_stuck_process_is_given_up_and_replaced():
 def test_a_stuck_thread_is_given_up_and_its_group_replaced():
     leave, ranks = threading.Event(), OurRanks(2, timeout_s=0.5)
     try:
-        stuck = ranks.run(lambda group, _: leave.wait(60) if group.rank else "done", None)
+        stuck = ranks.run(lambda group, _: leave.wait(120) if group.rank else "done", None)
         assert stuck == ["done", SILENT]
         assert ranks.run(lambda group, _: group.rank, None) == [0, 1]
     finally:
@@ -69,7 +69,7 @@ def test_an_interrupted_fuzzer_leaves_no_process_behind(ending):
             os.killpg(fuzzer.pid, ending)
         else:
             fuzzer.send_signal(ending)
-        fuzzer.wait(60)
+        fuzzer.wait(120)
         assert wait_until(lambda: not members(fuzzer.pid))
     finally:
         if members(fuzzer.pid):

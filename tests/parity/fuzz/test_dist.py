@@ -16,7 +16,7 @@ from tests.parity.fuzz.dist_run import covered
 from tests.parity.fuzz.dist_shrink import shrink, simpler
 from tests.parity.fuzz.dist_workers import WorkerFleet
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("dist_autograd")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("dist_autograd")]
 
 SEEDS = range(1000, 1030)
 

@@ -178,13 +178,13 @@ def test_callbacks_end_before_the_worker_does(make_agent: Callable[..., Agent]) 
 
     def call_again(done: gm.Future[Any]) -> None:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(120)
         results.append(agent.caller.call("worker-0", "rpc_functions.add", (2, 2), {}, None).wait())
 
     agent.caller.call("worker-0", "rpc_functions.add", (1, 1), {}, None).add_done_callback(
         call_again
     )
-    assert begun.wait(20)
+    assert begun.wait(120)
     ending = threading.Thread(target=close, args=(agent,), kwargs={"timeout_s": 20})
     ending.start()
     # It waits for the callback: without one it would end at once.

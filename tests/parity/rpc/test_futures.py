@@ -149,7 +149,7 @@ def test_add_done_callback() -> None:
 
     future.add_done_callback(lambda done: called.set())
 
-    assert called.wait(10)
+    assert called.wait(120)
     assert future.wait() == 2
 
 

@@ -247,7 +247,7 @@ def test_rref_get_future(eventually: Any) -> None:
     rref = gm.remote("worker-0", add, (1, 1))
     assert rref._used is not None
 
-    rref._used.confirmed.wait(10)
+    rref._used.confirmed.wait(120)
 
     assert rref.confirmed_by_owner()
 

@@ -68,7 +68,7 @@ def test_unread_results_of_every_kind(leaving: Agent, as_agent: Any, eventually:
 
         leave(leaving)
 
-        assert (with_callback.wait(1), chained.wait(10)) == (3, 4)
+        assert (with_callback.wait(1), chained.wait(120)) == (3, 4)
         assert kind.wait(1).name == "int"
         assert tensor.wait(1).data.tolist() == [1, 2]
         with pytest.raises(errors.DeadlineExceeded):
@@ -85,7 +85,7 @@ def test_a_callback_added_after_the_end(leaving: Agent, as_agent: Any, eventuall
         future = gm.rpc_async("worker-0", add, (1, 1))
         leave(leaving)
         future.add_done_callback(lambda done: called.append(done.value()))
-        assert future.then(lambda done: done.value() + 1).wait(10) == 3
+        assert future.then(lambda done: done.value() + 1).wait(120) == 3
     eventually(lambda: called == [2])
 
 
@@ -143,7 +143,7 @@ print("end", flush=True)
     here = str(Path(__file__).parent)
     environment = {**os.environ, "PYTHONPATH": here}
     found = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=50
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
     )
 
     assert (found.returncode, found.stdout) == (0, "end\n"), found.stderr

@@ -37,7 +37,7 @@ def test_processes_end_with_a_killed_bench_even_while_they_are_stopped(
         os.killpg(pid, signal.SIGSTOP)
 
     bench.send_signal(number)
-    bench.wait(30)
+    bench.wait(120)
     bench.stdout.close()
 
     deadline = time.monotonic() + 30

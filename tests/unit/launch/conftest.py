@@ -55,4 +55,4 @@ def supervise(tmp_path: Path) -> Iterator[Callable[..., Supervisor]]:
     yield start
     for supervisor in started:
         supervisor.kill()
-        assert supervisor.wait(30) is not None
+        assert supervisor.wait(120) is not None

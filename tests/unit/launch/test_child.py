@@ -34,7 +34,7 @@ def test_output_goes_to_the_log_and_to_the_listener(spec: Make, tmp_path: Path) 
 
     child, watch = start(spec("worker-0", code), tmp_path)
 
-    assert watch.gone.wait(20)
+    assert watch.gone.wait(120)
     assert child.exit_code == 7
     assert sorted(watch.lines) == [("worker-0", "a"), ("worker-0", "b")]
     assert sorted((tmp_path / "log").read_text().split()) == ["a", "b"]
@@ -48,7 +48,7 @@ def test_terminate_lets_the_child_drain(
 
     child.terminate()
 
-    assert child.wait(20)
+    assert child.wait(120)
     assert child.exit_code == 143
     assert watch.lines[-1] == ("worker-0", "drained")
 
@@ -59,7 +59,7 @@ def test_kill_is_described_by_its_signal(spec: Make, tmp_path: Path) -> None:
     child.kill()
     child.kill()
 
-    assert child.wait(20)
+    assert child.wait(120)
     assert child.exit_code == 128 + signal.SIGKILL
     assert child.describe_end() == "was killed by SIGKILL"
 
@@ -75,7 +75,7 @@ def test_grandchildren_die_with_their_parent(
 
     child, watch = start(spec("worker-0", code), tmp_path)
 
-    assert child.wait(20)
+    assert child.wait(120)
     pid = int(watch.lines[0][1])
     until(lambda: _is_dead(pid))
 
@@ -85,7 +85,7 @@ def test_child_has_a_session_of_its_own(spec: Make, tmp_path: Path) -> None:
         spec("worker-0", "import os; print(os.getsid(0) == os.getpid())"), tmp_path
     )
 
-    assert child.wait(20)
+    assert child.wait(120)
     assert watch.lines == [("worker-0", "True")]
     assert os.getsid(0) != child.pid
 
@@ -100,7 +100,7 @@ def test_environment_is_added(tmp_path: Path) -> None:
 
     child, watch = start(spec, tmp_path)
 
-    assert child.wait(20)
+    assert child.wait(120)
     assert watch.lines == [("worker-0", "plum")]
 
 

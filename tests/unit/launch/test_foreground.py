@@ -145,7 +145,7 @@ def test_the_wait_ends_on_request(killed: bool) -> None:
     watched = LauncherWatch(Still("running"), False)
     watched.kill() if killed else watched.request_stop()
 
-    outcome = watched.wait(10)
+    outcome = watched.wait(120)
 
     assert outcome is not None
     assert outcome.exit_code == 0

@@ -33,7 +33,7 @@ def test_supervisor_is_stopped_in_order_or_killed(
 
         assert end_cluster(StateFolder(tmp_path), timeout_s=20 if in_order else 0.2) is in_order
 
-        assert supervisor.wait(20) == (-15 if in_order else -9)
+        assert supervisor.wait(120) == (-15 if in_order else -9)
     assert not StateFolder(tmp_path).in_use()
 
 

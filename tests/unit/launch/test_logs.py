@@ -69,7 +69,7 @@ def test_sources_are_followed_until_the_cluster_is_gone() -> None:
     def lines(name: str, tail: int | None) -> Iterator[str]:
         asked.append((name, tail))
         yield f"begin of {name}"
-        is_over.wait(60)
+        is_over.wait(120)
         yield f"end of {name}"
 
     def find() -> tuple[list[LogSource], bool]:

@@ -67,7 +67,7 @@ def test_orphans_of_a_killed_supervisor_are_ended(
 
         folder.lock()
 
-        assert orphan.wait(20) == -9
+        assert orphan.wait(120) == -9
     folder.unlock()
 
 

@@ -12,7 +12,7 @@ def test_a_result_arrives_at_all_who_wait() -> None:
     future: Future[int] = Future()
     threading.Timer(0.02, future.set_result, (5,)).start()
 
-    assert future.wait(10) == future.result() == future.value() == 5
+    assert future.wait(120) == future.result() == future.value() == 5
     assert future.exception() is None
     assert "done" in repr(future)
 

@@ -97,7 +97,7 @@ def test_raw_kernels_compile(architecture: str, tmp_path: Path) -> None:
         [nvcc, f"-arch={architecture}", "--cubin", "-o", str(tmp_path / "out"), str(source)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
 

@@ -142,7 +142,7 @@ def _resnet50s(dtype: str) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_resnet50_equals_torch(assert_parity: Any) -> None:
     exact, truth = _resnet50s("float64")
     found, peers = _resnet50s("float32")

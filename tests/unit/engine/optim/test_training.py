@@ -73,7 +73,7 @@ def test_bits_are_those_of_a_process_with_other_settings(threads: str) -> None:
         env={**os.environ, **settings},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=True,
     )
 

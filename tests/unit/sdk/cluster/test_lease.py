@@ -51,7 +51,7 @@ def make(coordinator, **options):
 
 def wait_for_renewals(coordinator, count):
     for _ in range(count):
-        assert coordinator.renewed.acquire(timeout=20)
+        assert coordinator.renewed.acquire(timeout=120)
 
 
 def test_heartbeats_return_generation_and_shard_epoch(eventually):
@@ -101,7 +101,7 @@ def test_a_name_that_was_taken_ends_the_membership():
         on_lost=notified.set,
     )
     lease.start(deadline=Deadline.after(20.0))
-    was_notified = notified.wait(20)
+    was_notified = notified.wait(120)
     lease.close()
 
     assert was_notified

@@ -36,7 +36,7 @@ def test_free_memory_returns_to_the_system(in_own_process: Callable[..., Any]) -
 def _releases_of_a_quiet_process() -> tuple[bool, bool]:
     released = threading.Semaphore(0)
     trimmer = MemoryTrimmer(0.05, released.release)
-    first = released.acquire(timeout=20)
+    first = released.acquire(timeout=120)
     blocks, second = [], False
     while not second and len(blocks) < 20:
         blocks.append(b"x" * 50_000_000)  # more than a twentieth of the process

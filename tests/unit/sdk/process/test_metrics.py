@@ -11,7 +11,7 @@ from gradmesh.sdk.process.setting import AddressInUse
 
 def get(address: str, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=20) as reply:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -27,10 +27,10 @@ def test_process_says_its_configuration_serves_metrics_and_drains() -> None:
     ) as child:
         assert child.stdout is not None
         address = child.stdout.readline().strip()
-        with urllib.request.urlopen(f"http://{address}/healthz", timeout=20) as reply:
+        with urllib.request.urlopen(f"http://{address}/healthz", timeout=120) as reply:
             health = reply.read()
         child.send_signal(signal.SIGTERM)
-        _, logs = child.communicate(timeout=20)
+        _, logs = child.communicate(timeout=120)
 
     lines = [json.loads(line) for line in logs.splitlines()]
     assert health == b"ok\n"

@@ -166,7 +166,7 @@ def test_slow_reads_end_by_the_deadline() -> None:
             "other",
             "f",
             Deadline.after(60),
-            lambda reply: go_on.wait(50),
+            lambda reply: go_on.wait(120),
             lambda answered: None,
         )
     )

@@ -29,11 +29,11 @@ class Calls:
     def _run(self, role: str) -> None:
         self.running.append(role)
         self._entered.release()
-        self.free.wait(30)
+        self.free.wait(120)
 
     def await_running(self, count: int) -> None:
         for _ in range(count):
-            assert self._entered.acquire(timeout=30)
+            assert self._entered.acquire(timeout=120)
 
     def none_begins(self) -> bool:
         return not self._entered.acquire(blocking=False)

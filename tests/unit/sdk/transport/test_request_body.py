@@ -27,7 +27,7 @@ class StalledCall:
 
     def __iter__(self) -> Iterator[bytes]:
         self.awaited.set()
-        assert self.cancelled.wait(30)
+        assert self.cancelled.wait(120)
         raise grpc.RpcError
         yield b""
 
@@ -48,7 +48,7 @@ def read(reader: BodyReader, call: StalledCall) -> threading.Thread:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert call.awaited.wait(30)
+    assert call.awaited.wait(120)
     return thread
 
 
@@ -77,7 +77,7 @@ def test_of_too_many_that_wait_the_oldest_are_hurried(watchdog: "Watchdog[Any]")
     for number, call in enumerate(calls):
         threads.append(read(reader, call))
         if number >= 2:
-            assert calls[number - 2].cancelled.wait(30)
+            assert calls[number - 2].cancelled.wait(120)
 
     assert [call.cancelled.is_set() for call in calls] == [True] * 3 + [False] * 2
     for call in calls:

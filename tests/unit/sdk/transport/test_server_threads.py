@@ -66,12 +66,12 @@ def test_a_member_known_by_name_has_a_share_of_the_threads_for_leases(
 
     def call() -> None:
         entered.release()
-        free.wait(30)
+        free.wait(120)
 
     for _ in range(20):
         threads.take(LEASE, caller).pool.submit(call)
     for _ in range(served):
-        assert entered.acquire(timeout=30)
+        assert entered.acquire(timeout=120)
 
     assert not entered.acquire(blocking=False)
     free.set()
@@ -89,5 +89,5 @@ def test_a_large_response_that_is_not_read_is_dropped(
     threads.limit_response(small, 10)
     threads.limit_response(large, 2 << 20)
 
-    assert done.wait(30)
+    assert done.wait(120)
     assert not small.cancelled

@@ -72,7 +72,7 @@ def test_a_push_has_a_sender(sender):
 def test_the_same_push_from_many_threads_counts_once():
     pushes = DedupeTable()
     applied = []
-    together = threading.Barrier(8, timeout=20)
+    together = threading.Barrier(8, timeout=120)
 
     def send():
         together.wait()

@@ -46,7 +46,7 @@ def test_opening_the_gate_admits_waiting_calls(gate):
     waiting.start()
     assert not entered.wait(0.05)
     gate.open()
-    assert entered.wait(10)
+    assert entered.wait(120)
     waiting.join(10)
 
 

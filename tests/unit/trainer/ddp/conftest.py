@@ -59,17 +59,17 @@ class World:
                 timeout_s=self._timeout_s,
             )
 
-        return list(self._pool.map(join, range(self.size), timeout=60))
+        return list(self._pool.map(join, range(self.size), timeout=120))
 
     def run(self, job: Callable[[ProcessGroup], Any]) -> list[Any]:
         """Return the result of the job on each rank, or raise the first error."""
         futures = [self._pool.submit(job, group) for group in self.groups]
-        return [future.result(timeout=55) for future in futures]
+        return [future.result(timeout=120) for future in futures]
 
     def errors(self, job: Callable[[ProcessGroup], Any]) -> list[BaseException | None]:
         """Return each rank's error."""
         futures = [self._pool.submit(job, group) for group in self.groups]
-        return [future.exception(timeout=55) for future in futures]
+        return [future.exception(timeout=120) for future in futures]
 
     def close(self) -> None:
         for group in self.groups:

@@ -88,7 +88,7 @@ def test_every_sample_comes_once_with_another_number_of_ranks(source):
                 group.close()
 
         with ThreadPoolExecutor(world) as pool:
-            return list(pool.map(one, range(world), timeout=50))
+            return list(pool.map(one, range(world), timeout=120))
 
     def begin(group):
         feed = Feed(source, group, BATCH, DataPosition(0, 0))

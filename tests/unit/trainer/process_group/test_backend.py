@@ -15,7 +15,7 @@ def meet(store, **options):
         return connect(store, generation=1, rank=rank, world_size=2, timeout_s=20, **options)
 
     with ThreadPoolExecutor(2) as pool:
-        groups = list(pool.map(join, range(2), timeout=30))
+        groups = list(pool.map(join, range(2), timeout=120))
     names = {group.backend for group in groups}
     for group in groups:
         group.close()
@@ -62,7 +62,7 @@ def test_a_group_without_a_deadline_waits(tmp_path, backend):
             return array.tolist()
 
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(reduce, range(2), timeout=50)) == [[2.0] * 4] * 2
+        assert list(pool.map(reduce, range(2), timeout=120)) == [[2.0] * 4] * 2
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, math.nan])

@@ -133,7 +133,7 @@ def test_closing_under_a_spin_leaves_the_descriptor_to_it(
         time.sleep(0.001)
     stream.close()
     # Closed at once, the descriptor could be reused by another connection.
-    assert broken.wait(15)
+    assert broken.wait(120)
     thread.join()
     stream.close()
     assert ours.fileno() == -1
@@ -146,7 +146,7 @@ def test_a_stream_that_is_closed_under_a_spin_is_closed_after_it() -> None:
     class Spinning:
         def poll(self, fd: int) -> bytes:
             spins.set()
-            goes_on.wait(10)
+            goes_on.wait(120)
             return b""  # as at the end of a connection
 
         def record(self, nanoseconds: int) -> None:
@@ -160,7 +160,7 @@ def test_a_stream_that_is_closed_under_a_spin_is_closed_after_it() -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert spins.wait(10)
+    assert spins.wait(120)
     stream.close()
     assert here.fileno() >= 0
     goes_on.set()

@@ -262,7 +262,7 @@ def test_the_keeper_shortens_a_log_that_has_grown(server, eventually):
     assert server.open() == 0
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)
 def test_snapshots_under_load_block_no_push_and_lose_nothing(server, make):
     ended, pushed = threading.Event(), [0] * 3
     with ThreadPoolExecutor(3) as pool:
@@ -282,7 +282,7 @@ def test_snapshots_under_load_block_no_push_and_lose_nothing(server, make):
             taken += take_snapshot(server.store)
         ended.set()
         for job in jobs:
-            job.result(timeout=30)
+            job.result(timeout=120)
     before = contents(server.store)
     server.open()
 

@@ -32,7 +32,7 @@ class _SlowAbortSignal:
         read = self._abort_signal.error
         if threading.current_thread().name == "process-group-nccl-0" and not self.was_read.is_set():
             self.was_read.set()
-            assert self.resume.wait(30)
+            assert self.resume.wait(120)
         return read
 
     def __getattr__(self, name: str) -> Any:
@@ -42,7 +42,7 @@ class _SlowAbortSignal:
 def test_an_end_just_before_the_watchdog_sleeps_is_seen(tmp_path: Path) -> None:
     communicator, abort_signal = _Communicator(), _SlowAbortSignal()
     watchdog = NcclWatchdog(communicator, 0, 1, 10.0, FileStore(tmp_path), abort_signal)  # type: ignore[arg-type]
-    assert abort_signal.was_read.wait(30)
+    assert abort_signal.was_read.wait(120)
     watchdog.abort(GroupClosed("closed"))
     abort_signal.resume.set()
     watchdog.join(30)
