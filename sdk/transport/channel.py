@@ -5,6 +5,7 @@ take a lane where there is one.
 """
 
 import math
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -29,7 +30,11 @@ from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.pending_call import PendingCall as PendingCall
 from gradmesh.sdk.transport.pending_call import RequestWriter as RequestWriter
 from gradmesh.sdk.transport.policy import RetryPolicy
-from gradmesh.sdk.transport.security import channel_credentials, token_metadata
+from gradmesh.sdk.transport.security import (
+    CertificateFiles,
+    channel_credentials,
+    token_metadata,
+)
 from gradmesh.sdk.transport.tickets import (
     CallCredentials,
     FixedCredentials,
@@ -80,12 +85,13 @@ class Channel:
         self.metrics = metrics or RpcMetrics("client")
         self.credentials = credentials or FixedCredentials(token_metadata(security))
         tls = channel_credentials(security)
-        options = _options(max_frame_bytes)
-        if tls is None:
-            self._channel = grpc.insecure_channel(address, options)
-        else:
-            self._channel = grpc.secure_channel(address, tls, options)
+        self._channel = self._connected(tls)
         self._calls: dict[str, Any] = {}
+        # Without TLS there is nothing to renew.
+        self._files = None if tls is None else CertificateFiles(security, channel_credentials)
+        self._renewing = threading.Lock()  # guards _former, and changes of _channel
+        self._former: list[grpc.Channel] = []
+        self._next_look = 0.0
         self.lanes = LanePool(
             address, worker, lane, self._negotiate, self._exchange, security, max_frame_bytes
         )
@@ -126,6 +132,8 @@ class Channel:
         begun = time.monotonic()
         metadata = self.credentials.metadata(timeout_s)
         timeout_s -= time.monotonic() - begun
+        if self._files is not None:
+            self._use_new_certificates(self._files)
         call = self._calls.get(method.path)
         try:
             if call is None:
@@ -154,10 +162,39 @@ class Channel:
     def _exchange(self, timeout_s: float) -> DirectCall:
         """Start a stream for hot calls."""
         metadata = self.credentials.metadata(timeout_s)
+        if self._files is not None:
+            self._use_new_certificates(self._files)
         try:
             return DirectCall(self._channel, EXCHANGE.path, (*metadata, VERSION_METADATA))
         except ValueError:
             raise self._is_closed() from None
+
+    def _connected(self, tls: grpc.ChannelCredentials | None) -> grpc.Channel:
+        options = _options(self.max_frame_bytes)
+        if tls is None:
+            return grpc.insecure_channel(self.address, options)
+        return grpc.secure_channel(self.address, tls, options)
+
+    def _use_new_certificates(
+        self, files: CertificateFiles[grpc.ChannelCredentials | None]
+    ) -> None:
+        """Connect with renewed certificates from now on; calls under way keep their connection."""
+        now = time.monotonic()
+        if now < self._next_look or not self._renewing.acquire(blocking=False):
+            return
+        try:
+            self._next_look = now + _LOOK_S
+            tls = files.changed()
+            if tls is None or self.closed:
+                return
+            self._former.append(self._channel)
+            self._channel, self._calls = self._connected(tls), {}
+            # Its calls have ended: certificates are renewed days apart.
+            for channel in self._former[:-1]:
+                channel.close()
+            del self._former[:-1]
+        finally:
+            self._renewing.release()
 
     def _is_closed(self) -> Unreachable:
         return Unreachable(
@@ -168,13 +205,19 @@ class Channel:
         """Close the connection; calls under way end with Unreachable. May be called twice."""
         self.closed = True
         self.lanes.close()
-        self._channel.close()
+        with self._renewing:
+            for channel in (*self._former, self._channel):
+                channel.close()
 
     def __enter__(self) -> "Channel":
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+# How often certificate files are looked at, by calls.
+_LOOK_S = 5.0
 
 
 def _options(max_frame_bytes: int) -> list[tuple[str, int]]:

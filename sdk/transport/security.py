@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar, final
 
 import grpc
 
@@ -19,6 +19,8 @@ from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.process.setting import ConfigError, Problem
 from gradmesh.sdk.transport.call import UNRESTRICTED, Caller
 from gradmesh.sdk.transport.identity import MemberIdentity
+
+T = TypeVar("T")
 
 _HEADER, _BEARER = "authorization", "Bearer "
 _SUM = "sha256:"
@@ -45,20 +47,35 @@ def server_credentials(config: SecurityConfig) -> grpc.ServerCredentials | None:
         # A user who configured an authority does not expect plaintext.
         raise _unusable("tls_certificate_file", "is missing; a server shows one once TLS is on")
     _check_certificates(config)
-    files = _CertificateFiles(config)
+    files = CertificateFiles(config, _server_configuration)
     credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
-        files.configuration(),
+        _server_configuration(config),
         files.changed,  # type: ignore[arg-type]  # the stubs lack None for "keep"
         config.tls_require_client_certificate,
     )
     return credentials
 
 
-class _CertificateFiles:
-    """The server's certificate files and when they last changed."""
+def _server_configuration(config: SecurityConfig) -> grpc.ServerCertificateConfiguration:
+    pair = (_read(config.tls_key_file) or b"", _read(config.tls_certificate_file) or b"")
+    configuration: grpc.ServerCertificateConfiguration = grpc.ssl_server_certificate_configuration(
+        [pair], _read(config.tls_authority_file)
+    )
+    return configuration
 
-    def __init__(self, config: SecurityConfig) -> None:
+
+@final
+class CertificateFiles(Generic[T]):
+    """The certificate files of a process, read again after they have changed.
+
+    Args:
+        config: Names the files.
+        read: Returns what is made of them.
+    """
+
+    def __init__(self, config: SecurityConfig, read: Callable[[SecurityConfig], T]) -> None:
         self._config = config
+        self._read = read
         self._seen = self._times()
 
     def _times(self) -> list[int]:
@@ -66,24 +83,16 @@ class _CertificateFiles:
         files = (config.tls_certificate_file, config.tls_key_file, config.tls_authority_file)
         return [file.stat().st_mtime_ns for file in files if file is not None]
 
-    def configuration(self) -> grpc.ServerCertificateConfiguration:
-        config = self._config
-        pair = (_read(config.tls_key_file) or b"", _read(config.tls_certificate_file) or b"")
-        configuration: grpc.ServerCertificateConfiguration = (
-            grpc.ssl_server_certificate_configuration([pair], _read(config.tls_authority_file))
-        )
-        return configuration
-
-    def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return the new certificates, or None to keep the current ones."""
+    def changed(self) -> T | None:
+        """Return what the new files hold, or None to keep the current ones."""
         try:
             times = self._times()
             if times == self._seen:
                 return None
             _check_certificates(self._config)
-            fresh = self.configuration()
+            fresh = self._read(self._config)
         except (OSError, ConfigError):
-            # Files are being replaced; the old certificates serve until the new ones are whole.
+            # Files are being replaced; the former certificates are used until the new are whole.
             return None
         self._seen = times
         return fresh

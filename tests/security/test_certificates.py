@@ -14,6 +14,14 @@ from gradmesh.cli import main
 from gradmesh.cli.authority import load
 from gradmesh.cli.doctor.handshake import shake_hands
 from gradmesh.engine.optim import SGD
+from gradmesh.protos.owner.v1 import owner_pb2
+from gradmesh.sdk.rpc.registry import Registry
+from gradmesh.sdk.rpc.rref.control import METHODS
+from gradmesh.sdk.rpc.servicer import NoContexts, OwnerServicer
+from gradmesh.sdk.transport.call import UNRESTRICTED, Caller
+from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.server import Server
 from tests.security.certificate_folder import CertificateFolder
 
 
@@ -146,3 +154,44 @@ def test_certificates_are_renewed_under_load(
         stop.set()
         worker.join(30)
     assert failures == []
+
+
+class _SeenCertificates:
+    """Admits every caller, and records the certificates that are presented."""
+
+    needs_certificate = True
+
+    def __init__(self) -> None:
+        self.serials: list[int] = []
+
+    def admit(self, path: str, metadata: Any, certificate: Callable[[], Any]) -> Caller:
+        from cryptography import x509
+
+        pem = certificate()["x509_pem_cert"][0]
+        self.serials.append(x509.load_pem_x509_certificate(pem).serial_number)
+        return UNRESTRICTED
+
+
+def test_a_channel_from_before_a_renewal_presents_the_new_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradmesh.sdk.transport.channel._LOOK_S", 0.0)
+    ours = CertificateFolder(tmp_path / "ours", monkeypatch)
+    ours.issue("admin")
+    security = ours.security("admin", tls_require_client_certificate=True)
+    seen, service = _SeenCertificates(), owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
+    servicer = OwnerServicer("w", "worker", 1, Registry(), NoContexts())
+    server = Server({service: servicer}, listen="127.0.0.1:0", security=security, check=seen)
+    server.start()
+    expected = []
+    try:
+        with Channel(server.address, "w", security=security, lane="unary") as channel:
+            for _ in range(3):
+                expected.append(load(ours.files("admin")["tls_certificate_file"]).serial_number)
+                channel.call(METHODS["Describe"], owner_pb2.DescribeRequest(), Deadline.after(20))
+                ours.issue("admin")
+    finally:
+        server.drain(1.0)
+
+    assert seen.serials == expected
+    assert len(set(expected)) == 3
