@@ -1,5 +1,6 @@
 """A mesh inside the test's process, on free ports: coordinator, parameter servers, clients."""
 
+import logging
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from gradmesh.launch.screen import ScreenHandler
 from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
@@ -26,7 +28,7 @@ from gradmesh.sdk.rpc.servicer import OwnerServicer
 from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.identity import MemberIdentity
 from gradmesh.sdk.transport.policy import Timeouts
-from gradmesh.sdk.transport.security import TicketCheck
+from gradmesh.sdk.transport.security import TicketCheck, TokenCheck
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
@@ -75,6 +77,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(skip_summary(reasons, "not slow" in expression))
 
 
+@pytest.fixture(autouse=True)
+def _no_screen_is_left() -> Iterator[None]:
+    """Remove the screens that `gradmesh up` sets up for logs where a test calls it in-process."""
+    yield
+    for handler in [one for one in logging.root.handlers if isinstance(one, ScreenHandler)]:
+        logging.root.removeHandler(handler)
+
+
 _COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]
 _PARAMETER_SERVER = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
 _OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
@@ -120,6 +130,7 @@ class CoordinatorNode:
             listen=listen,
             security=cluster.security,
             threads=threads,
+            check=TokenCheck(cluster.security or SecurityConfig(), self.machine.sessions.member_of),
         )
         self.server.start()
         self._loop = Loop(self.servicer.sweep, 0.05)
@@ -232,7 +243,7 @@ class Cluster:
         options.setdefault("security", self.security)
         if options.get("role") == "trainer":
             options.setdefault("address", "127.0.0.1:1")
-        timeout_s = options.pop("timeout_s", 10.0)
+        timeout_s = options.pop("timeout_s", 30.0)
         options.setdefault("timeouts", Timeouts(join_s=timeout_s, call_s=timeout_s))
         channels = {f.name: options.pop(f.name) for f in fields(Dialer) if f.name in options}
         name = name or f"client-{uuid.uuid4().hex[:8]}"
@@ -276,7 +287,7 @@ class Cluster:
             held.close()
 
 
-def wait_until(is_true: Callable[[], object], timeout_s: float = 30.0) -> None:
+def wait_until(is_true: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Return once the condition holds.
 
     Raises:

@@ -1,7 +1,7 @@
 """Names of values, of references to them, and of workers; each worker counts its own."""
 
-import itertools
 import os
+import threading
 from dataclasses import dataclass
 from struct import unpack
 from typing import NamedTuple, final
@@ -45,7 +45,9 @@ class GlobalId(NamedTuple):
 
 @final
 class IdCounter:
-    """Unique names: a worker numbers its values and references with one counter.
+    """Unique names of the values and references of one worker.
+
+    Their numbers are random, so that only workers that were given a reference can use its value.
 
     Args:
         me: The worker.
@@ -53,11 +55,13 @@ class IdCounter:
 
     def __init__(self, me: WorkerId) -> None:
         self._me = me
-        self._count = itertools.count(1)
+        self._lock = threading.Lock()  # guards _numbers
+        self._numbers = CallIds()
 
     def new(self) -> GlobalId:
-        """Return the next name."""
-        return GlobalId(self._me.name, self._me.incarnation, next(self._count))
+        """Return a new name."""
+        with self._lock:
+            return GlobalId(self._me.name, self._me.incarnation, self._numbers.next())
 
 
 @final

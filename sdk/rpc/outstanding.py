@@ -6,7 +6,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, final
 
-from gradmesh.protos.errors import DeadlineExceeded, MeshError, Overloaded, Unreachable
+from gradmesh.protos.errors import (
+    DeadlineExceeded,
+    MeshError,
+    Overloaded,
+    TicketRejected,
+    Unreachable,
+)
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.rpc.ids import CallIds, WorkerId
@@ -178,8 +184,8 @@ class OutstandingCalls:
         try:
             channel = self._directory.channel(worker, deadline)
             unknown = set(channel.call(METHODS["CheckCalls"], request, deadline).unknown_ids)
-        except DeadlineExceeded:
-            return set()  # busy; the next round decides
+        except (DeadlineExceeded, TicketRejected):
+            return set()  # busy, or the coordinator is; the next round decides
         except MeshError as error:
             for call in calls:
                 call.fail(

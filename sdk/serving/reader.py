@@ -7,6 +7,7 @@ parameter servers keep their addresses it does not need the coordinator.
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, Self, final
 
 import numpy as np
@@ -109,15 +110,17 @@ class TableReader:
         self._max_age_s = max_age_s
         max_frame_bytes = (limits or Limits()).max_frame_bytes
         self._metrics = ClientMetrics(registry)
-        for address in addresses:
-            security = with_local_token(security, address)
         dial = Dialer(
-            security=security,
+            security=with_local_token(security, addresses[0]),
             metrics=self._metrics.rpc,
             max_frame_bytes=max_frame_bytes,
             retry=retry,
         ).of_process()
-        self._coordinators = FailoverCoordinator([dial.coordinator(one) for one in addresses])
+        # Each with a token of its own: that of a cluster on this machine is for its coordinator.
+        dials = [replace(dial, security=with_local_token(security, one)) for one in addresses]
+        self._coordinators = FailoverCoordinator(
+            [dial.coordinator(one) for dial, one in zip(dials, addresses, strict=True)]
+        )
         if dial.tickets is not None:
             dial.tickets.join(self._coordinators.issue_tickets)
         self._servers = ParameterServers(self._coordinators, dial, max_frame_bytes=max_frame_bytes)

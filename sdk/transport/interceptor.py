@@ -74,8 +74,10 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
         try:
             if self._closed:
                 raise _draining()
-            caller = self._admit(path, metadata, None)
-            place = self._threads.take(path, caller or _CERTIFIED)
+            caller = self._check.admit(path, metadata, None)
+            needs_certificate = self._check.needs_certificate
+            is_known = caller.is_authenticated or not needs_certificate
+            place = self._threads.take(path, caller if is_known else _CERTIFIED)
         except MeshError as error:
             return self._refusal(path, error)
         except Exception:
@@ -85,24 +87,11 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
         def admit(context: grpc.ServicerContext) -> Caller:
             if context.peer().startswith("unix"):
                 raise Forbidden("this socket is for health probes of the process itself")
-            return caller or self._admit(path, metadata, context) or _CERTIFIED
+            if needs_certificate:
+                return self._check.admit(path, metadata, context.auth_context)
+            return caller
 
         return wrap(handler, path, admit, place)
-
-    def _admit(
-        self, path: str, metadata: dict[str, str | bytes], context: grpc.ServicerContext | None
-    ) -> Caller | None:
-        """Return who calls; None if only the certificate decides, and there is no context yet.
-
-        Raises:
-            Unauthenticated: It shows no token, or a wrong one.
-            Forbidden: Its role may not call the rpc.
-        """
-        if context is not None:
-            return self._check.admit(path, metadata, context.auth_context)
-        if self._check.needs_certificate:
-            return None
-        return self._check.admit(path, metadata, dict)
 
     def _refusal(self, path: str, failure: MeshError) -> "Handler":
         """Return a handler that responds at once with an error, and receives no request."""

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, final
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 import grpc
 
@@ -165,6 +165,14 @@ def is_open(path: str) -> bool:
     return path.startswith(_OPEN_PREFIX)
 
 
+MemberOfSession: TypeAlias = Callable[[bytes], tuple[str, int]]
+"""Returns the member with a session key; an empty name if there is none."""
+
+
+def _no_member(session: bytes) -> tuple[str, int]:
+    return "", 0
+
+
 class CallerCheck(Protocol):
     """Decides who may call what."""
 
@@ -176,14 +184,15 @@ class CallerCheck(Protocol):
         self,
         path: str,
         metadata: Mapping[str, str | bytes],
-        certificate: Callable[[], Mapping[str, Any]],
+        certificate: Callable[[], Mapping[str, Any]] | None,
     ) -> Caller:
         """Return the caller of `path`, if it may call it.
 
         Args:
             path: The rpc.
             metadata: Of the call.
-            certificate: Returns the properties of the caller's certificate.
+            certificate: Returns the properties of the caller's certificate; None while they are
+                not known, before the call has a thread: then only token or ticket are checked.
 
         Raises:
             Unauthenticated: No token or ticket, or a wrong one.
@@ -197,14 +206,16 @@ class TokenCheck:
     Args:
         config: The tokens that callers must show, and whether their certificates name roles;
             without either every caller may call everything.
+        member_of: Returns name and incarnation of the member with a session key.
 
     Raises:
         ConfigError: The files do not hold tokens.
     """
 
-    def __init__(self, config: SecurityConfig) -> None:
+    def __init__(self, config: SecurityConfig, member_of: MemberOfSession = _no_member) -> None:
         self._tokens = _accepted(config)
         self._certificate_roles = config.certificate_roles
+        self._member_of = member_of
 
     @property
     def needs_certificate(self) -> bool:
@@ -215,18 +226,19 @@ class TokenCheck:
         self,
         path: str,
         metadata: Mapping[str, str | bytes],
-        certificate: Callable[[], Mapping[str, Any]],
+        certificate: Callable[[], Mapping[str, Any]] | None,
     ) -> Caller:
         """Return the caller, as `CallerCheck.admit`."""
         if is_open(path):
             return UNRESTRICTED
         caller = UNRESTRICTED if self._tokens is None else self._by_token(metadata)
         caller.check(path)
-        if self._certificate_roles:
+        if self._certificate_roles and certificate is not None:
             caller = _agreed(caller, _by_certificate(certificate()), path)
         session = metadata.get(SESSION_METADATA, b"")
         if caller.is_authenticated and isinstance(session, bytes) and session:
-            return replace(caller, session=session)
+            name, incarnation = self._member_of(session)
+            return replace(caller, session=session, name=name, incarnation=incarnation)
         return caller
 
     def _by_token(self, metadata: Mapping[str, str | bytes]) -> Caller:
@@ -267,7 +279,7 @@ class TicketCheck:
         self,
         path: str,
         metadata: Mapping[str, str | bytes],
-        certificate: Callable[[], Mapping[str, Any]],
+        certificate: Callable[[], Mapping[str, Any]] | None,
     ) -> Caller:
         """Return the caller, as `CallerCheck.admit`.
 
@@ -278,7 +290,7 @@ class TicketCheck:
             return UNRESTRICTED
         caller = self._by_ticket(metadata.get(TICKET_METADATA))
         caller.check(path)
-        if self._certificate_roles:
+        if self._certificate_roles and certificate is not None:
             caller = _agreed(caller, _by_certificate(certificate()), path)
         return caller
 

@@ -12,7 +12,7 @@ import grpc
 from gradmesh.protos import limits
 from gradmesh.protos.errors import LaneUnavailable, Overloaded
 from gradmesh.protos.rpcs import RESERVED
-from gradmesh.sdk.transport.call import UNRESTRICTED, Caller
+from gradmesh.sdk.transport.call import Caller
 from gradmesh.sdk.transport.call_pool import CallPool, InlinePool
 from gradmesh.sdk.transport.lane.arena import BIG_BYTES
 from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE
@@ -64,9 +64,6 @@ class ServerThreads:
             LaneUnavailable: Too many streams are open.
         """
         place = self._places.get(path, self._default)
-        if place.pool is self._lease and not caller.name:
-            # Members that share the token of a role cannot be told apart: no shares.
-            caller = UNRESTRICTED
         if place.pool.take(caller):
             return place
         if place.pool is self._streams:

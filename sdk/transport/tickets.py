@@ -31,6 +31,7 @@ None if the cluster needs none."""
 # coordinator in between is not noticed.
 _RENEW_AFTER = 1 / 3
 _RENEW_CALL_S = 5.0
+_FETCH_S = 10.0
 _RENEW_PAUSE_S = 10.0
 # Tickets are small; more audiences than this are asked for again when they are called.
 _MAX_HELD = 4096
@@ -115,7 +116,8 @@ class TicketSource:
             if now >= held.renew_at:
                 self._renew_later(now)
             return held.ticket
-        return self._fetch(audience, Deadline.after(timeout_s))
+        # One request at a time: a coordinator that hangs must not hold up the others for long.
+        return self._fetch(audience, Deadline.after(min(timeout_s, _FETCH_S)))
 
     def reject(self, audience: str, shown: bytes | None) -> None:
         """Drop the ticket that a member rejected, unless there is a newer one."""

@@ -7,6 +7,7 @@ from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.sdk.process.network import write_address
 from gradmesh.sdk.process.private import make_files_private
 from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.transport.security import TokenCheck
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.config import CoordinatorConfig
 from gradmesh.services.coordinator.journal import Journal
@@ -43,6 +44,7 @@ def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
             transport=process.transport,
             threads=config.server_threads,
             max_frame_bytes=limits.MAX_COORDINATOR_BYTES,
+            check=TokenCheck(process.security, machine.sessions.member_of),
             registry=running.registry,
         )
         running.life.on_drain("server", server.drain)

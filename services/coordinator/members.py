@@ -19,6 +19,9 @@ from gradmesh.services.coordinator.journal import Journal, NameRecord, Tombstone
 # Bounds the tombstones of a role: short-lived clients use a new name each time.
 _MAX_GONE = 4096
 
+# A member sends a heartbeat each second, or three times in a lease that is shorter than that.
+_ACTIVE_S = 3.0
+
 MAX_AHEAD_S = 300
 """How far the clock of a process may be ahead of the coordinator's; its incarnation is the time."""
 
@@ -98,7 +101,10 @@ class Members:
         former = held.member if held is not None and held.member != member else None
         expires_in = self._expires_in(member.name, now) if former else 0.0
         may_replace = former is not None and (
-            _yields(former.role, member.role) or (replace and former.role == member.role)
+            _yields(former.role, member.role)
+            or (
+                replace and former.role == member.role and not self._is_active(former, session, now)
+            )
         )
         is_stolen = not self._is_own_session(member, session)
         is_older = self._is_older(member, former, newest_ns)
@@ -118,6 +124,8 @@ class Members:
 
     def _is_own_session(self, member: pb.Member, session: bytes) -> bool:
         """Return whether a known process of this name and incarnation has this session, too."""
+        if not session:
+            return True  # without authentication, which a session of before may have had
         held, gone = self._held(member.name), self._gone.get(member.name)
         known = []
         if held is not None and held.member.incarnation == member.incarnation:
@@ -125,6 +133,16 @@ class Members:
         if gone is not None and gone.incarnation == member.incarnation:
             known.append(gone.session)
         return all(not one or hmac.compare_digest(one, session) for one in known)
+
+    def _is_active(self, former: pb.Member, session: bytes, now: float) -> bool:
+        """Return whether an authenticated client has sent a heartbeat a moment ago.
+
+        Any client could end another one otherwise. Servers, trainers and workers are replaced at
+        once, because a supervisor that restarts one knows that it has ended.
+        """
+        held = self._leases.get(former.name)
+        is_client = bool(session) and former.role == pb.ROLE_CLIENT
+        return is_client and held is not None and now - held.seen_at < _ACTIVE_S
 
     def _is_older(self, member: pb.Member, former: pb.Member | None, newest_ns: int | None) -> bool:
         """Return whether the name was held by a newer process, or another one of this incarnation.

@@ -81,6 +81,15 @@ class Sessions:
                 "the caller is not a trainer of this generation; join the generation first"
             )
 
+    def member_of(self, session: bytes) -> tuple[str, int]:
+        """Return the member with a session key; an empty name if there is none.
+
+        Called without the servicer's lock: it reads one entry, and a caller that registers
+        meanwhile counts as a member from its next call on.
+        """
+        held = self._members.find_session(session)
+        return ("", 0) if held is None else (held.member.name, held.member.incarnation)
+
     def issue(
         self, audiences: Sequence[str], caller: Caller, time_ms: int
     ) -> ticket_pb2.IssueTicketsResponse:

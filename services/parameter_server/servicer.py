@@ -213,6 +213,7 @@ class ParameterServerServicer:
         self, request: pb.ReadSnapshotRequest, call: Call
     ) -> Frame[pb.ReadSnapshotResponse]:
         """Read a page of a frozen table."""
+        self._check_owner(request.snapshot, call)
         page, following = self._store.checkpointing.snapshots.read(
             request.snapshot, request.table, request.cursor, request.max_bytes
         )
@@ -221,8 +222,19 @@ class ParameterServerServicer:
 
     def end_snapshot(self, request: pb.EndSnapshotRequest, call: Call) -> pb.EndSnapshotResponse:
         """Release a snapshot."""
+        self._check_owner(request.snapshot, call)
         self._store.checkpointing.snapshots.end(request.snapshot, request.stored)
         return pb.EndSnapshotResponse()
+
+    def _check_owner(self, snapshot: str, call: Call) -> None:
+        """Check that the caller began a snapshot, if its owner is known.
+
+        Raises:
+            Forbidden: Another member began it.
+        """
+        owner = self._store.checkpointing.snapshots.owner_of(snapshot)
+        if owner[0]:
+            call.caller.check_acts_for(*owner)
 
     def begin_restore(self, request: pb.BeginRestoreRequest, call: Call) -> pb.BeginRestoreResponse:
         """Empty tables for a restore."""

@@ -210,6 +210,11 @@ class Snapshots:
             tables=frozen,
         )
 
+    def owner_of(self, name: str) -> Owner:
+        """Return name and incarnation of the process that began a snapshot; empty if unknown."""
+        session = self._find(name)
+        return ("", 0) if session is None else session.owner
+
     def read(self, name: str, table: str, cursor: int, max_bytes: int) -> tuple[Block, int]:
         """Return a page of a table, and the cursor of the next; 0 at the end.
 

@@ -57,7 +57,8 @@ def test_ctrl_c_in_training_leaves_no_process_and_no_socket(
     state = tmp_path / "state"
     wait_for("the address", (state / "coordinator.address").exists)
     address = (state / "coordinator.address").read_text().strip()
-    wait_for("training", lambda: fetch(address, SecurityConfig(), 5.0).step > 3)
+    security = SecurityConfig(token_file=state / "token")
+    wait_for("training", lambda: fetch(address, security, 5.0).step > 3)
     children = psutil.Process(cluster_command.pid).children(recursive=True)
     ports = {c.laddr.port for child in children for c in child.net_connections() if c.laddr}
 

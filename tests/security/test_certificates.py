@@ -167,6 +167,8 @@ class _SeenCertificates:
     def admit(self, path: str, metadata: Any, certificate: Callable[[], Any]) -> Caller:
         from cryptography import x509
 
+        if certificate is None:
+            return UNRESTRICTED
         pem = certificate()["x509_pem_cert"][0]
         self.serials.append(x509.load_pem_x509_certificate(pem).serial_number)
         return UNRESTRICTED

@@ -226,7 +226,13 @@ def test_no_process_serves_other_machines_without_authentication(role: str) -> N
 
 def test_no_node_of_the_sdk_serves_other_machines_without_authentication() -> None:
     with pytest.raises(ConfigError, match="can be reached from other machines"):
-        gm.rpc.init("w", coordinator="127.0.0.1:1", listen="0.0.0.0:0", advertise="127.0.0.1:2")
+        gm.rpc.init(
+            "w",
+            coordinator="127.0.0.1:1",
+            listen="0.0.0.0:0",
+            advertise="127.0.0.1:2",
+            install=False,
+        )
 
 
 def test_insecure_must_be_typed(tmp_path: Path) -> None:

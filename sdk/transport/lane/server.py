@@ -19,6 +19,7 @@ from gradmesh.protos.method import methods_of
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.process.network import SecurityConfig, TransportConfig, split
 from gradmesh.sdk.process.newest_sockets import NewestSockets
+from gradmesh.sdk.transport.account import account_of
 from gradmesh.sdk.transport.call import Call, Caller, RpcHandler, current_caller
 from gradmesh.sdk.transport.lane.arena import IdleTrimmer
 from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE, VERSION_METADATA, ServerStream
@@ -114,9 +115,10 @@ class LaneServer:
                 max_lanes=most,
             )
         most = max(_LANES_OF_ONE, most // _SHARE_OF_ONE)
-        if caller.name and sum(session.caller == caller for session in sessions) >= most:
+        account = account_of(caller)
+        if account and sum(account_of(session.caller) == account for session in sessions) >= most:
             raise LaneUnavailable(
-                f"{caller.name!r} has {most} lane connections already; close some, or raise "
+                f"{account!r} has {most} lane connections already; close some, or raise "
                 "transport.max_lanes",
                 max_lanes=most,
             )
