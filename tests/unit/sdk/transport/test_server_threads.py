@@ -14,6 +14,7 @@ from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE
 from gradmesh.sdk.transport.server_threads import ServerThreads
 
 NAMED = Caller("trainer", "trainer-0", 1)
+UNNAMED = Caller("trainer")
 LEASE = f"/{min(RESERVED)}"
 
 
@@ -58,8 +59,8 @@ def test_streams_beyond_the_limit_are_refused_instead_of_queued(threads: ServerT
         threads.take(EXCHANGE.path, UNRESTRICTED)
 
 
-@pytest.mark.parametrize(("caller", "served"), [(Caller("trainer"), 20), (NAMED, 12)])
-def test_a_member_known_by_name_has_a_share_of_the_threads_for_leases(
+@pytest.mark.parametrize(("caller", "served"), [(UNRESTRICTED, 20), (UNNAMED, 12), (NAMED, 12)])
+def test_a_member_and_the_strangers_of_a_role_have_a_share_of_the_threads_for_leases(
     threads: ServerThreads, caller: Caller, served: int
 ) -> None:
     free, entered = threading.Event(), threading.Semaphore(0)
