@@ -30,8 +30,9 @@ MAX_COORDINATOR_BYTES = 8 * 2**20
 MAX_QUEUED_CALLS = 8192
 """Calls that wait for a thread of a gRPC server; their requests are not received yet."""
 
-MAX_STREAMS = 1024
-"""Calls under way on one gRPC connection; the client's library queues more."""
+MAX_STREAMS = 8192
+"""Calls under way on one gRPC connection. The client's library queues more, but not in its first
+burst, before it knows the limit: those are refused. A process may well begin a thousand calls."""
 
 MAX_HEAD_BYTES = 4 * 2**20
 """A message without its arrays; protobuf needs a multiple of it to hold it parsed."""
