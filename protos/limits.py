@@ -52,6 +52,10 @@ MAX_TABLE_ROWS = 2**40
 MAX_TABLE_DIM = 2**16
 """Elements of one row."""
 
+MAX_STEPS = 2**48
+"""Steps of a run or a table; ten thousand a second for nine hundred years. Kernels count in 64 bits
+with a sign."""
+
 MAX_LINEAGE = 2**16
 """Messages with gradients in one context that one process tracks."""
 
@@ -215,6 +219,17 @@ def check_count(what: str, count: int, most: int) -> None:
             limit=what,
             most=most,
         )
+
+
+def check_steps(steps: int) -> int:
+    """Return a number of steps that a request sets, if a run can have done as many.
+
+    Raises:
+        InvalidRequest: It is larger.
+    """
+    if steps > MAX_STEPS:
+        raise InvalidRequest(f"{steps} steps; a run has {MAX_STEPS} at most", steps=steps)
+    return steps
 
 
 def check_name(kind: str, name: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from gradmesh.protos import limits
 from gradmesh.protos.errors import InvalidRequest, StaleShardMap
 from gradmesh.protos.frame import Array, Frame
-from gradmesh.protos.limits import check_count, check_name, check_text
+from gradmesh.protos.limits import check_count, check_name, check_steps, check_text
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import arrays_per_table, pack, unpack, unpack_all
 from gradmesh.sdk.cluster.openers import OpenerCheck
@@ -44,6 +44,7 @@ class ParameterServerServicer:
     def start_run(self, request: pb.StartRunRequest, call: Call) -> pb.StartRunResponse:
         """Begin a run."""
         _check_tables(request.tables)
+        check_steps(request.steps)
         self._check_generation(request.generation, call.deadline)
         self._store.start_run(
             request.generation,
@@ -258,6 +259,8 @@ class ParameterServerServicer:
 
     def end_restore(self, request: pb.EndRestoreRequest, call: Call) -> pb.EndRestoreResponse:
         """Open restored tables."""
+        for steps in request.steps:
+            check_steps(steps)
         with self._store.gate.passing(Kind.CHANGES, call.deadline):
             self._store.checkpointing.end_restore(request.restore, request.steps, call.deadline)
         return pb.EndRestoreResponse()

@@ -174,3 +174,21 @@ def test_a_hostile_name_in_a_hot_call_is_not_stored(cluster: Any, lane: Any, nam
                 channel.call(methods[method], Frame(message, arrays), Deadline.after(20))
 
     assert store.contexts.openers() == {}
+
+
+def test_a_restore_cannot_set_more_steps_than_kernels_can_count(cluster: Any) -> None:
+    """The next push would end with an internal error, as `make fuzz` found."""
+    mesh = cluster.connect()
+    table = mesh.table("users", dim=2, optimizer=SGD(lr=0.1))
+    service = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
+    methods = methods_of(service)
+    begin = parameter_server_pb2.BeginRestoreRequest(restore="r", tables=["users"])
+    end = parameter_server_pb2.EndRestoreRequest(restore="r", steps=[2**63])
+
+    with Channel(cluster.servers[0].server.address, "ps-0", lane="unary") as channel:
+        channel.call(methods["BeginRestore"], begin, Deadline.after(60))
+        with pytest.raises(InvalidRequest, match="a run has 281474976710656 at most"):
+            channel.call(methods["EndRestore"], end, Deadline.after(60))
+        end.steps[0] = 5
+        channel.call(methods["EndRestore"], end, Deadline.after(60))
+    table.push([1], np.ones((1, 2), np.float32))
