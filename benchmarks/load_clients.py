@@ -59,7 +59,7 @@ def _look_up(table: "gm.Table", number: int, until: float) -> list[float]:
 
 
 def idle(address: str, count: int) -> None:
-    """Join as so many members, which only renew their leases."""
+    """Join as a number of members that only renew their leases."""
     import gradmesh as gm
 
     with ExitStack() as stack:

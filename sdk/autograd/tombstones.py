@@ -10,7 +10,7 @@ from gradmesh.protos.limits import check_name
 V = TypeVar("V")
 
 _TOMBSTONES = 4096
-# Each worker keeps so many, however many workers there are.
+# Each worker keeps this number at least, however many workers there are.
 _LEAST = 64
 
 

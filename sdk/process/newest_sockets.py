@@ -12,7 +12,7 @@ from typing import final
 
 @final
 class NewestSockets:
-    """The newest of the open sockets, at most so many.
+    """The newest of the open sockets, up to a bound.
 
     Args:
         most: How many.

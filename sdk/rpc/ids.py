@@ -55,7 +55,8 @@ class IdCounter:
 
     def __init__(self, me: WorkerId) -> None:
         self._me = me
-        self._lock = threading.Lock()  # guards _numbers
+        # Guards _numbers. Reentrant: the garbage collector may run code of references in it.
+        self._lock = threading.RLock()
         self._numbers = CallIds()
 
     def new(self) -> GlobalId:

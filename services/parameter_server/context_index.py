@@ -40,7 +40,7 @@ class ContextIndex:
         return self._open.get(key)
 
     def has_space(self, size: int) -> bool:
-        """Return whether any worker may add so many bytes, without a look at what it has."""
+        """Return whether any worker may add this number of bytes, without looking up its own."""
         few = self._count.total < self._quick_count
         return few and self._bytes.total + size <= self._quick_bytes
 
